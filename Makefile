@@ -1,0 +1,29 @@
+# Two commands matter: `make matrix` and `make test`. They set themselves up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: venv matrix plan lock generate build report publish test lint schema clean
+
+venv: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
+	touch $@
+
+matrix plan lock generate build report publish schema: venv
+	$(BIN)/python build.py $@ $(ARGS)
+
+test: venv
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) reports build .mypy_cache .ruff_cache .pytest_cache

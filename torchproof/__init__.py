@@ -1,0 +1,1 @@
+"""Container images of PyTorch on CUDA that come with proof."""

@@ -1,0 +1,8 @@
+"""`audit`: not written yet."""
+
+from torchproof.errors import HostError
+
+
+def run() -> None:
+    """Not written yet."""
+    raise HostError("audit: not written yet")

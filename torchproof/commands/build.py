@@ -1,0 +1,8 @@
+"""`build`: not written yet."""
+
+from torchproof.errors import HostError
+
+
+def run() -> None:
+    """Not written yet."""
+    raise HostError("build: not written yet")

@@ -1,0 +1,8 @@
+"""`compat`: not written yet."""
+
+from torchproof.errors import HostError
+
+
+def run() -> None:
+    """Not written yet."""
+    raise HostError("compat: not written yet")

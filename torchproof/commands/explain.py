@@ -1,0 +1,8 @@
+"""`explain`: not written yet."""
+
+from torchproof.errors import HostError
+
+
+def run() -> None:
+    """Not written yet."""
+    raise HostError("explain: not written yet")

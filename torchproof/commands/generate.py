@@ -1,0 +1,8 @@
+"""`generate`: not written yet."""
+
+from torchproof.errors import HostError
+
+
+def run() -> None:
+    """Not written yet."""
+    raise HostError("generate: not written yet")

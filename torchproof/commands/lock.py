@@ -1,0 +1,8 @@
+"""`lock`: not written yet."""
+
+from torchproof.errors import HostError
+
+
+def run() -> None:
+    """Not written yet."""
+    raise HostError("lock: not written yet")

@@ -1,0 +1,8 @@
+"""`matrix`: not written yet."""
+
+from torchproof.errors import HostError
+
+
+def run() -> None:
+    """Not written yet."""
+    raise HostError("matrix: not written yet")

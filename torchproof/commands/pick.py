@@ -1,0 +1,8 @@
+"""`pick`: not written yet."""
+
+from torchproof.errors import HostError
+
+
+def run() -> None:
+    """Not written yet."""
+    raise HostError("pick: not written yet")

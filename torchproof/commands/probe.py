@@ -1,0 +1,8 @@
+"""`probe`: not written yet."""
+
+from torchproof.errors import HostError
+
+
+def run() -> None:
+    """Not written yet."""
+    raise HostError("probe: not written yet")

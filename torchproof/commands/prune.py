@@ -1,0 +1,8 @@
+"""`prune`: not written yet."""
+
+from torchproof.errors import HostError
+
+
+def run() -> None:
+    """Not written yet."""
+    raise HostError("prune: not written yet")

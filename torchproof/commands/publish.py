@@ -1,0 +1,8 @@
+"""`publish`: not written yet."""
+
+from torchproof.errors import HostError
+
+
+def run() -> None:
+    """Not written yet."""
+    raise HostError("publish: not written yet")

@@ -1,0 +1,8 @@
+"""`report`: not written yet."""
+
+from torchproof.errors import HostError
+
+
+def run() -> None:
+    """Not written yet."""
+    raise HostError("report: not written yet")

@@ -1,0 +1,8 @@
+"""`schema`: not written yet."""
+
+from torchproof.errors import HostError
+
+
+def run() -> None:
+    """Not written yet."""
+    raise HostError("schema: not written yet")

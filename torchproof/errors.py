@@ -1,0 +1,78 @@
+"""What can go wrong, one class and one exit code a kind. Only `torchproof.cli.main` catches them.
+
+A message says what is wrong and where; `fix` says what to do about it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes of the command line (docs/architecture.md)."""
+
+    OK = 0
+    CELL_FAILED = 1
+    USAGE = 2
+    ENVIRONMENT = 3
+    NOT_PROVEN = 4
+    INTERRUPTED = 130
+
+
+class TorchproofError(Exception):
+    """Anything that torchproof can explain to its user."""
+
+    exit_code: Exit = Exit.ENVIRONMENT
+
+    def __init__(self, message: str, *, fix: str = "", where: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+        self.where = where
+
+    def __str__(self) -> str:
+        prefix = f"{self.where}: " if self.where else ""
+        suffix = f"\n  fix: {self.fix}" if self.fix else ""
+        return f"{prefix}{self.message}{suffix}"
+
+
+class InputError(TorchproofError):
+    """The user's input is wrong: matrix.yaml, an option, a name."""
+
+    exit_code = Exit.USAGE
+
+
+class CellError(TorchproofError):
+    """One cell is at fault (its lock, wheel, build or image); the other cells go on."""
+
+    exit_code = Exit.CELL_FAILED
+
+
+class DriftError(TorchproofError):
+    """A generated and committed file differs from what its source gives."""
+
+    exit_code = Exit.CELL_FAILED
+
+
+class HostError(TorchproofError):
+    """The machine is at fault: engine gone, disk full, tool missing. A cell becomes `blocked`."""
+
+    exit_code = Exit.ENVIRONMENT
+
+
+class IndexUnreachableError(HostError):
+    """A package index does not answer. A cell becomes `blocked`."""
+
+
+class RegistryError(HostError):
+    """A container registry does not answer, or answers with an error."""
+
+
+class IntegrityError(CellError):
+    """Bytes do not have the digest or size that was promised."""
+
+
+class EvidenceError(TorchproofError):
+    """Evidence is missing, altered, or does not cover what was asked."""
+
+    exit_code = Exit.CELL_FAILED

@@ -1,0 +1,102 @@
+"""A lock: one cell, exact. Read from and written to `images/<cell>/lock.yaml`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, is_dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class LayerName(StrEnum):
+    """Steps of an image in order, by how rarely they change."""
+
+    BASE = "base"
+    PYTHON = "python"
+    CUDA = "cuda"
+    CUDNN = "cudnn"
+    TORCH = "torch"
+    NCCL = "nccl"
+    EXTRAS = "extras"
+    CONFIG = "config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedWheel:
+    """One wheel, exact. `index` is an alias (`pypi`, `pytorch/cu118`, `wheelhouse`), never a URL."""
+
+    name: str
+    """Normalised distribution name (PEP 503)."""
+    version: str
+    filename: str
+    sha256: str
+    """Hexadecimal."""
+    size: int
+    """Bytes of the wheel file."""
+    index: str
+    layer: LayerName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """A wheel that replaces the one torch pins."""
+
+    name: str
+    pinned: str
+    chosen: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedBase:
+    """The base, exact. `image` is `name@sha256:…`; `bootstrap` names the suite."""
+
+    image: str | None = None
+    bootstrap: str | None = None
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """One cell, exact. Equal locks give equal layers."""
+
+    cell: str
+    torch: str
+    cuda: str
+    cudnn: str
+    nccl: str
+    """Version of the NCCL wheel that the image carries (after overrides)."""
+    triton: str | None
+    python: str
+    platform: str
+    base: LockedBase
+    wheels: tuple[LockedWheel, ...]
+    """Sorted by (layer order, name)."""
+    overrides: tuple[Override, ...] = ()
+    gpus: tuple[str, ...] = ()
+    archs: tuple[str, ...] = ()
+    """Architectures with device code in torch's libraries, as published ("sm_90", "compute_120")."""
+    driver_floor: str = ""
+    """Oldest Linux driver that runs this CUDA by minor-version compatibility."""
+    compile: bool = True
+    rdma: bool = False
+
+    def layer(self, name: LayerName) -> tuple[LockedWheel, ...]:
+        """Return the wheels of one layer, sorted by name."""
+        return tuple(wheel for wheel in self.wheels if wheel.layer == name)
+
+    @property
+    def download_bytes(self) -> int:
+        """Bytes of all wheel files."""
+        return sum(wheel.size for wheel in self.wheels)
+
+    @property
+    def digest(self) -> str:
+        """`sha256:…` of the lock's content, whatever its layout in the file."""
+        return "sha256:" + hashlib.sha256(canonical_json(self).encode()).hexdigest()
+
+
+def canonical_json(value: Any) -> str:
+    """Render a dataclass (or plain data) as JSON with sorted keys, for hashing."""
+    data = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
