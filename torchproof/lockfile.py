@@ -1,0 +1,79 @@
+"""Locks on disk: `images/<cell>/lock.yaml`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from torchproof.errors import InputError
+from torchproof.lock import Lock
+
+IMAGES = Path("images")
+"""Folder of the cells, below the working directory."""
+
+HEADER = """\
+# Made by `python build.py lock`. One cell, exact: every wheel with its hash, and where it comes from.
+# `index` is an alias: `pypi` is whatever pip and uv are configured with.
+"""
+
+_ADAPTER: TypeAdapter[Lock] = TypeAdapter(Lock)
+
+
+def lock_path(cell: str, images: Path = IMAGES) -> Path:
+    """Return where the lock of a cell lies."""
+    return images / cell / "lock.yaml"
+
+
+def read_lock(path: Path) -> Lock:
+    """Read a lock.
+
+    Raises InputError, with the file and the field, for what is no lock.
+    """
+    fix = "run `python build.py lock` to make it anew, or restore the file"
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("there is no lock here", where=str(path), fix=fix) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"not readable as a lock: {error}", where=str(path), fix=fix) from error
+    if not isinstance(data, dict):
+        raise InputError("a lock is a mapping of fields", where=str(path), fix=fix)
+    try:
+        return _ADAPTER.validate_python(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "lock"
+        raise InputError(f"{field}: {first['msg']}", where=str(path), fix=fix) from error
+
+
+def render_lock(lock: Lock) -> str:
+    """Return the text of a lock's file; equal locks give equal text."""
+    data = _plain(asdict(lock))
+    return HEADER + yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True)
+
+
+def write_lock(lock: Lock, path: Path) -> None:
+    """Write a lock, whole or not at all; leaves the file alone if nothing changes."""
+    text = render_lock(lock)
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case str():
+            return str.__str__(value)
+        case _:
+            return value
