@@ -1,0 +1,36 @@
+"""A client of OCI distribution registries: blobs stream, digests are checked, faults are retried.
+
+Written on httpx because layers here are made while they are sent: the digest of a blob is known
+only at the end, and no copy lies on disk or in memory.
+"""
+
+from __future__ import annotations
+
+from torchproof.registry.client import Manifest, Registry
+from torchproof.registry.descriptor import (
+    DOCKER_MANIFEST,
+    DOCKER_MANIFEST_LIST,
+    OCI_CONFIG,
+    OCI_EMPTY,
+    OCI_INDEX,
+    OCI_LAYER_GZIP,
+    OCI_MANIFEST,
+    Descriptor,
+    sha256_digest,
+)
+from torchproof.registry.reference import Reference
+
+__all__ = [
+    "DOCKER_MANIFEST",
+    "DOCKER_MANIFEST_LIST",
+    "OCI_CONFIG",
+    "OCI_EMPTY",
+    "OCI_INDEX",
+    "OCI_LAYER_GZIP",
+    "OCI_MANIFEST",
+    "Descriptor",
+    "Manifest",
+    "Reference",
+    "Registry",
+    "sha256_digest",
+]

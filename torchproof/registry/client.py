@@ -1,0 +1,353 @@
+"""Blobs, manifests, tags and referrers of one registry (OCI distribution spec 1.1)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from torchproof.errors import IntegrityError, RegistryError
+from torchproof.registry.auth import Credentials
+from torchproof.registry.descriptor import (
+    DOCKER_MANIFEST,
+    DOCKER_MANIFEST_LIST,
+    OCI_INDEX,
+    OCI_MANIFEST,
+    Descriptor,
+    sha256_digest,
+)
+from torchproof.registry.transport import RETRIED, Patience, Transport, describe
+from torchproof.registry.upload import Uploader
+
+ACCEPTED = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_MANIFEST_LIST))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A manifest or index as the registry holds it, byte by byte."""
+
+    media_type: str
+    data: bytes
+
+    @property
+    def digest(self) -> str:
+        """`sha256:…` of the bytes."""
+        return sha256_digest(self.data)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.data)
+
+    def json(self) -> dict[str, Any]:
+        """Parse the bytes; raise `IntegrityError` if they are no JSON object."""
+        try:
+            value = json.loads(self.data)
+        except ValueError as error:
+            raise IntegrityError(f"manifest {self.digest} is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise IntegrityError(f"manifest {self.digest} is not a JSON object")
+        return value
+
+    def descriptor(self) -> Descriptor:
+        """Return the descriptor of this manifest."""
+        return Descriptor(media_type=self.media_type, digest=self.digest, size=self.size)
+
+
+class Registry:
+    """One registry host. Safe to share between threads; a context manager.
+
+    Credentials are Docker's stored ones unless given. Loopback hosts speak plain HTTP unless
+    `plain_http` says otherwise. All methods raise `RegistryError` when the registry refuses or
+    does not answer after retries, `IntegrityError` when bytes are not what was promised.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        *,
+        credentials: Credentials | None = None,
+        plain_http: bool | None = None,
+        patience: Patience | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        self.host = host
+        self._transport = Transport(
+            host,
+            credentials=credentials,
+            plain_http=plain_http,
+            patience=patience,
+            timeout=timeout,
+        )
+        self._uploader = Uploader(self._transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    def stop(self) -> None:
+        """Make all running uploads and waits of this client end soon, with `RegistryError`."""
+        self._transport.stop.set()
+
+    @property
+    def uploaded_bytes(self) -> int:
+        """Bytes of blobs sent so far, repeats included."""
+        return self._uploader.sent
+
+    def ping(self) -> None:
+        """Ask whether this is a registry and lets us in (`GET /v2/`)."""
+        self._transport.request("GET", "/v2/", doing="asking for its API")
+
+    def blob_size(self, repository: str, digest: str) -> int | None:
+        """Return a blob's size in bytes if the repository has it, else None."""
+        response = self._transport.request(
+            "HEAD",
+            f"/v2/{repository}/blobs/{digest}",
+            scopes=_pull(repository),
+            accept=(200, 404),
+            doing=f"looking for blob {digest}",
+        )
+        if response.status_code == 404:
+            return None
+        return int(response.headers.get("Content-Length", "0"))
+
+    def read_blob(self, repository: str, digest: str) -> Iterator[bytes]:
+        """Yield a blob in pieces; resumes by range when cut, checks the digest at the end."""
+        done, tries = 0, 0
+        hasher = hashlib.sha256()
+        url, scopes = f"/v2/{repository}/blobs/{digest}", _pull(repository)
+        self.blob_size(repository, digest)  # answers the authentication challenge
+        while True:
+            problem = ""
+            try:
+                headers = {"Range": f"bytes={done}-"} if done else {}
+                with self._transport.stream("GET", url, scopes=scopes, headers=headers) as response:
+                    if response.status_code in RETRIED:
+                        problem = describe(response)
+                    elif response.status_code not in (200, 206):
+                        raise self._transport.refusal(response, f"reading blob {digest}")
+                    else:
+                        skip = done if response.status_code == 200 else 0
+                        for chunk in response.iter_raw(1 << 20):
+                            piece, skip = chunk[skip:], max(0, skip - len(chunk))
+                            hasher.update(piece)
+                            done += len(piece)
+                            yield piece
+            except httpx.TransportError as error:
+                problem = str(error) or type(error).__name__
+            if not problem:
+                break
+            tries += 1
+            if tries >= self._transport.patience.attempts:
+                raise self._transport.unreachable(problem, f"reading blob {digest}")
+            self._transport.pause(tries, None)
+        if f"sha256:{hasher.hexdigest()}" != digest:
+            raise IntegrityError(
+                f"{self.host} sent {done} bytes with digest sha256:{hasher.hexdigest()} "
+                f"for blob {digest} of {repository}"
+            )
+
+    def mount(self, repository: str, digest: str, source: str) -> bool:
+        """Make a blob of another repository of this registry appear here; False if it cannot."""
+        return self._uploader.mount(repository, digest, source)
+
+    def push_blob(self, repository: str, data: bytes, *, media_type: str) -> Descriptor:
+        """Push a blob that fits in memory, unless it is there."""
+        digest = sha256_digest(data)
+        if self.blob_size(repository, digest) is None:
+            self._uploader.push(repository, lambda: iter((data,)), digest=digest, size=len(data))
+        return Descriptor(media_type=media_type, digest=digest, size=len(data))
+
+    def push_stream(
+        self,
+        repository: str,
+        open_source: Callable[[], Iterator[bytes]],
+        *,
+        digest: str | None = None,
+        size: int | None = None,
+    ) -> tuple[str, int]:
+        """Push a blob while it is made; return its digest and size.
+
+        `open_source` starts the bytes from the beginning, and is called again when an upload is
+        cut, so it must give the same bytes each time. With `digest` (and `size`) known, other
+        bytes are an `IntegrityError` and never become a blob. Nothing is buffered.
+        """
+        return self._uploader.push(repository, open_source, digest=digest, size=size)
+
+    def manifest(self, repository: str, target: str) -> Manifest | None:
+        """Read a manifest by tag or digest; None if the repository does not have it."""
+        response = self._transport.request(
+            "GET",
+            f"/v2/{repository}/manifests/{target}",
+            scopes=_pull(repository),
+            headers={"Accept": ACCEPTED},
+            accept=(200, 404),
+            doing=f"reading the manifest {repository}:{target}",
+        )
+        if response.status_code == 404:
+            return None
+        media_type = response.headers.get("Content-Type", OCI_MANIFEST).partition(";")[0].strip()
+        found = Manifest(media_type=media_type, data=response.content)
+        promised = response.headers.get("Docker-Content-Digest", found.digest)
+        if target.startswith("sha256:"):
+            promised = target
+        if found.digest != promised:
+            raise IntegrityError(
+                f"{self.host} sent a manifest with digest {found.digest} for {promised}"
+            )
+        return found
+
+    def manifest_digest(self, repository: str, target: str) -> str | None:
+        """Return the digest a tag points to, by a HEAD; None if there is no such tag."""
+        response = self._transport.request(
+            "HEAD",
+            f"/v2/{repository}/manifests/{target}",
+            scopes=_pull(repository),
+            headers={"Accept": ACCEPTED},
+            accept=(200, 404),
+            doing=f"looking for the manifest {repository}:{target}",
+        )
+        if response.status_code == 404:
+            return None
+        digest = response.headers.get("Docker-Content-Digest")
+        if digest:
+            return str(digest)
+        found = self.manifest(repository, target)
+        return found.digest if found else None
+
+    def put_manifest(
+        self, repository: str, target: str, data: bytes, *, media_type: str = OCI_MANIFEST
+    ) -> str:
+        """Store a manifest under a tag or its digest; return its digest.
+
+        A manifest with a `subject` becomes a referrer; where the registry lacks the referrers
+        API, the tag of the fallback scheme is updated (distribution spec, "Referrers Tag Schema").
+        """
+        digest = sha256_digest(data)
+        response = self._transport.request(
+            "PUT",
+            f"/v2/{repository}/manifests/{target}",
+            scopes=_push(repository),
+            headers={"Content-Type": media_type},
+            content=data,
+            accept=(200, 201, 202),
+            doing=f"storing the manifest {repository}:{target}",
+        )
+        stored = response.headers.get("Docker-Content-Digest", digest)
+        if stored != digest:
+            raise IntegrityError(
+                f"{self.host} says it stored {stored} for the manifest {digest} "
+                f"({repository}:{target})",
+                fix="do not use this tag; the registry alters or confuses content",
+            )
+        manifest = Manifest(media_type=media_type, data=data).json()
+        subject = manifest.get("subject")
+        if subject and "OCI-Subject" not in response.headers:
+            self._add_referrer(repository, subject["digest"], digest, manifest, data)
+        return digest
+
+    def referrers(
+        self, repository: str, digest: str, artifact_type: str | None = None
+    ) -> tuple[Descriptor, ...]:
+        """List what refers to a manifest, by the referrers API or the fallback tag."""
+        response = self._transport.request(
+            "GET",
+            f"/v2/{repository}/referrers/{digest}",
+            scopes=_pull(repository),
+            headers={"Accept": OCI_INDEX},
+            accept=(200, 400, 404, 405),
+            doing=f"listing the referrers of {digest}",
+        )
+        media_type = response.headers.get("Content-Type", "").partition(";")[0].strip()
+        if response.status_code == 200 and media_type == OCI_INDEX:
+            index: Mapping[str, Any] = Manifest(media_type=OCI_INDEX, data=response.content).json()
+        else:
+            found = self.manifest(repository, _fallback_tag(digest))
+            index = found.json() if found else {}
+        all_of_them = [
+            Descriptor.from_json(one, where=f"referrers of {digest}")
+            for one in index.get("manifests") or []
+        ]
+        return tuple(one for one in all_of_them if artifact_type in (None, one.artifact_type))
+
+    def tags(self, repository: str) -> tuple[str, ...]:
+        """List the tags of a repository, sorted; empty if the repository does not exist."""
+        url: str | None = f"/v2/{repository}/tags/list?n=1000"
+        tags: list[str] = []
+        while url:
+            response = self._transport.request(
+                "GET",
+                url,
+                scopes=_pull(repository),
+                accept=(200, 404),
+                doing=f"listing the tags of {repository}",
+            )
+            if response.status_code == 404:
+                return ()
+            tags += response.json().get("tags") or []
+            url = response.links.get("next", {}).get("url")
+        return tuple(sorted(set(tags)))
+
+    def delete_manifest(self, repository: str, digest: str) -> None:
+        """Delete a manifest by digest. Raise `RegistryError` if the registry does not allow it."""
+        self._transport.request(
+            "DELETE",
+            f"/v2/{repository}/manifests/{digest}",
+            scopes=(f"repository:{repository}:delete,pull,push",),
+            accept=(200, 202, 404),
+            doing=f"deleting {digest}",
+        )
+
+    def _add_referrer(
+        self, repository: str, subject: str, digest: str, manifest: Mapping[str, Any], data: bytes
+    ) -> None:
+        tag = _fallback_tag(subject)
+        present = self.manifest(repository, tag)
+        index: dict[str, Any] = (
+            present.json()
+            if present
+            else {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []}
+        )
+        if any(one.get("digest") == digest for one in index["manifests"]):
+            return
+        config = manifest.get("config") or {}
+        one = Descriptor(
+            media_type=manifest.get("mediaType", OCI_MANIFEST),
+            digest=digest,
+            size=len(data),
+            annotations=manifest.get("annotations") or {},
+            artifact_type=manifest.get("artifactType") or config.get("mediaType"),
+        )
+        index["manifests"].append(one.as_json())
+        self.put_manifest(repository, tag, json.dumps(index).encode(), media_type=OCI_INDEX)
+
+
+def _pull(repository: str) -> tuple[str, ...]:
+    return (f"repository:{repository}:pull",)
+
+
+def _push(repository: str) -> tuple[str, ...]:
+    return (f"repository:{repository}:pull,push",)
+
+
+def _fallback_tag(digest: str) -> str:
+    return digest.replace(":", "-", 1)
+
+
+__all__ = ["Manifest", "Registry", "RegistryError"]

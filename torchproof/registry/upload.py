@@ -1,0 +1,184 @@
+"""Uploads of blobs: streamed, hashed on the way, resumed where they were cut."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+
+import httpx
+
+from torchproof.errors import IntegrityError, RegistryError
+from torchproof.registry.transport import RETRIED, Transport, describe
+
+# 401: the token ran out between two requests; the challenge is answered, the bytes go again.
+# 2xx: the registry answered before it had read all bytes.
+_RETRIED = RETRIED | {200, 201, 202, 401}
+
+Source = Callable[[], Iterator[bytes]]
+
+
+class Uploader:
+    """Pushes blobs by POST, PATCH, PUT, the way that Docker does and all registries know.
+
+    The digest is asked for only by the last PUT, so that making, hashing and sending overlap.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._lock = threading.Lock()
+        self.sent = 0
+
+    def mount(self, repository: str, digest: str, source: str) -> bool:
+        """Ask for a blob of another repository; False (and no upload left open) if refused."""
+        response = self._transport.request(
+            "POST",
+            f"/v2/{repository}/blobs/uploads/",
+            params={"mount": digest, "from": source},
+            scopes=(f"repository:{repository}:pull,push", f"repository:{source}:pull"),
+            accept=(201, 202, 404),
+            doing=f"mounting {digest} from {source}",
+        )
+        if response.status_code == 202:
+            self._cancel(repository, self._location(response, None))
+        return response.status_code == 201
+
+    def push(
+        self, repository: str, source: Source, *, digest: str | None, size: int | None
+    ) -> tuple[str, int]:
+        """Push one blob; return digest and size. See `Registry.push_stream`."""
+        doing = f"uploading {digest or 'a layer'} to {repository}"
+        location: str | None = None
+        problem = ""
+        for attempt in range(self._transport.patience.attempts):
+            response: httpx.Response | None = None
+            start = self._received(repository, location) if location else None
+            if location is None or start is None:
+                location, start = self._begin(repository, doing), 0
+            stream = _Hashed(self, source, start)
+            try:
+                response = self._patch(repository, location, stream)
+                if response.status_code in (200, 201, 202) and stream.finished:
+                    location = self._location(response, location)
+                    if not stream.matches(digest, size):
+                        self._cancel(repository, location)
+                        raise _unexpected(stream, digest, size)
+                    response = self._finish(repository, location, stream.digest)
+                    if response.status_code in (200, 201):
+                        self._confirm(response, stream.digest)
+                        return stream.digest, stream.size
+            except httpx.TransportError as error:
+                problem = str(error) or type(error).__name__
+            else:
+                problem = describe(response)
+                # A session the registry no longer knows (404, 416) starts again from nothing.
+                if response.status_code in (404, 416):
+                    location = None
+                elif response.status_code not in _RETRIED:
+                    raise self._transport.refusal(response, doing)
+            if attempt + 1 < self._transport.patience.attempts:
+                self._transport.pause(attempt, response)
+        raise self._transport.unreachable(problem, doing)
+
+    def count(self, sent: int) -> None:
+        """Add to the bytes sent; raise `RegistryError` when told to stop."""
+        if self._transport.stop.is_set():
+            raise RegistryError("stopped while uploading")
+        with self._lock:
+            self.sent += sent
+
+    def _begin(self, repository: str, doing: str) -> str:
+        response = self._transport.request(
+            "POST",
+            f"/v2/{repository}/blobs/uploads/",
+            scopes=_scopes(repository),
+            accept=(202,),
+            doing=doing,
+        )
+        return self._location(response, None)
+
+    def _received(self, repository: str, location: str) -> int | None:
+        """Ask how many bytes of an upload arrived; None if it cannot be continued."""
+        try:
+            response = self._transport.once("GET", location, scopes=_scopes(repository))
+        except httpx.TransportError:
+            return None
+        first, dash, last = response.headers.get("Range", "").removeprefix("bytes=").partition("-")
+        if response.status_code != 204 or not dash or first != "0" or not last.isdigit():
+            return None
+        # "0-0" says nothing about one byte or none; a fresh start costs one byte at most.
+        return int(last) + 1 if int(last) else None
+
+    def _patch(self, repository: str, location: str, stream: _Hashed) -> httpx.Response:
+        return self._transport.once(
+            "PATCH",
+            location,
+            scopes=_scopes(repository),
+            headers={"Content-Type": "application/octet-stream"},
+            content=iter(stream),
+        )
+
+    def _finish(self, repository: str, location: str, digest: str) -> httpx.Response:
+        url = str(httpx.URL(location).copy_merge_params({"digest": digest}))
+        return self._transport.once("PUT", url, scopes=_scopes(repository))
+
+    def _confirm(self, response: httpx.Response, digest: str) -> None:
+        stored = response.headers.get("Docker-Content-Digest", digest)
+        if stored != digest:
+            raise IntegrityError(
+                f"{self._transport.registry} says it stored {stored} for the blob {digest}"
+            )
+
+    def _cancel(self, repository: str, location: str) -> None:
+        try:
+            self._transport.once("DELETE", location, scopes=_scopes(repository))
+        except httpx.TransportError:
+            return  # the registry drops abandoned uploads by itself
+
+    def _location(self, response: httpx.Response, before: str | None) -> str:
+        location = response.headers.get("Location", "") or before
+        if not location:
+            raise RegistryError(f"{self._transport.registry} began an upload without a Location")
+        return str(httpx.URL(self._transport.base).join(location))
+
+
+class _Hashed:
+    """The bytes of a source from `start` on; hashes all of them, counts those sent."""
+
+    def __init__(self, uploader: Uploader, source: Source, start: int) -> None:
+        self._uploader = uploader
+        self._source = source
+        self._hasher = hashlib.sha256()
+        self.start = start
+        self.size = 0
+        self.finished = False
+
+    @property
+    def digest(self) -> str:
+        return "sha256:" + self._hasher.hexdigest()
+
+    def matches(self, digest: str | None, size: int | None) -> bool:
+        return digest in (None, self.digest) and size in (None, self.size)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._source():
+            self._hasher.update(chunk)
+            skip = max(0, self.start - self.size)
+            self.size += len(chunk)
+            if skip < len(chunk):
+                piece = memoryview(chunk)[skip:] if skip else chunk
+                self._uploader.count(len(piece))
+                yield bytes(piece) if skip else chunk
+        self.finished = True
+
+
+def _unexpected(stream: _Hashed, digest: str | None, size: int | None) -> IntegrityError:
+    return IntegrityError(
+        f"a layer has digest {stream.digest} and {stream.size} bytes; recorded are {digest} and "
+        f"{size} bytes",
+        fix="delete the recorded layer facts (layers.yaml, the cache) and build again",
+    )
+
+
+def _scopes(repository: str) -> tuple[str, ...]:
+    return (f"repository:{repository}:pull,push",)
