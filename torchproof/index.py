@@ -1,0 +1,234 @@
+"""Where wheels come from: index aliases, and a store that downloads each wheel once.
+
+Locks name an alias, never a URL; the URL of a file is asked of its index when it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from filelock import FileLock
+from packaging.utils import parse_wheel_filename
+from platformdirs import user_cache_dir
+
+from torchproof.download import download, sha256_of
+from torchproof.errors import CellError, InputError, IntegrityError
+from torchproof.lock import LockedWheel
+from torchproof.simple import TIMEOUT, fetch_page
+from torchproof.uv import Target, compile_requirements
+
+PYPI = "pypi"
+WHEELHOUSE = "wheelhouse"
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes that came in since the last call."""
+
+
+def cache_dir() -> Path:
+    """Return where torchproof keeps downloads: $TORCHPROOF_CACHE, or the user's cache folder."""
+    return Path(os.environ.get("TORCHPROOF_CACHE") or user_cache_dir("torchproof"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexes:
+    """Aliases → places. `pytorch` is the URL above the indexes of each CUDA.
+
+    `urls` are the user's own (`indexes:` of matrix.yaml) and go before it.
+    """
+
+    pytorch: str
+    urls: Mapping[str, str] = field(default_factory=dict)
+    wheelhouses: tuple[Path, ...] = ()
+
+    def url(self, alias: str) -> str | None:
+        """Return the URL of an alias; None for `pypi` as pip and uv are configured.
+
+        Raises InputError for an alias that nothing defines.
+        """
+        if alias in self.urls:
+            return self.urls[alias]
+        if alias == PYPI:
+            return None
+        group, _, cuda = alias.partition("/")
+        if group == "pytorch" and cuda:
+            return f"{self.urls.get('pytorch', self.pytorch).rstrip('/')}/{cuda}"
+        raise InputError(
+            f"there is no index with the alias {alias!r}",
+            fix=f"name its URL in matrix.yaml: indexes: {{{alias}: https://…}}",
+        )
+
+
+class WheelStore:
+    """Wheels on this machine, each downloaded once, whole, with the right hash.
+
+    Safe for several threads and processes. Files lie in `<cache>/wheels/<sha256>/<file name>`.
+    """
+
+    def __init__(self, cache: Path, indexes: Indexes) -> None:
+        self._wheels = cache / "wheels"
+        self._indexes = indexes
+        self._client = httpx.Client(timeout=TIMEOUT, follow_redirects=True)
+        self._urls: dict[tuple[str, str], str] = {}
+
+    def path(self, wheel: LockedWheel) -> Path | None:
+        """Return where a wheel lies if it is here already; touches no network."""
+        for folder in self._indexes.wheelhouses:
+            file = folder / wheel.filename
+            if wheel.index == WHEELHOUSE and file.is_file():
+                return file
+        file = self._cached(wheel)
+        return file if file.is_file() and file.stat().st_size == wheel.size else None
+
+    def url(self, wheel: LockedWheel) -> str:
+        """Return where a wheel can be downloaded now, by asking its index.
+
+        Raises IndexUnreachableError, or CellError if the index has the file no more.
+        """
+        key = (wheel.index, wheel.filename)
+        if key not in self._urls:
+            self.look_up([wheel])
+        if key not in self._urls:
+            raise CellError(
+                f"the index `{wheel.index}` has no {wheel.filename} (any more)",
+                fix="run `python build.py lock --upgrade` for this cell",
+            )
+        return self._urls[key]
+
+    def look_up(self, wheels: Iterable[LockedWheel]) -> None:
+        """Ask the indexes for the URLs of many wheels at once, in as few questions as can be."""
+        groups: dict[tuple[str, str], list[LockedWheel]] = {}
+        for wheel in wheels:
+            if (wheel.index, wheel.filename) in self._urls:
+                continue
+            if wheel.index == WHEELHOUSE:
+                file = self.path(wheel)
+                if file is not None:
+                    self._urls[wheel.index, wheel.filename] = file.as_uri()
+                continue
+            by = _target_python(wheel) if wheel.index == PYPI else wheel.name
+            groups.setdefault((wheel.index, by), []).append(wheel)
+        for (alias, by), members in groups.items():
+            place = self._indexes.url(alias)
+            if alias == PYPI:
+                found = compile_requirements(
+                    [f"{wheel.name}=={wheel.version}" for wheel in members],
+                    Target(python=by, platform=_platform(members)),
+                    default_index=place,
+                    dependencies=False,
+                )
+                files = [file for package in found for file in package.wheels]
+            else:
+                assert place is not None
+                files = list(fetch_page(place, by, self._client))
+            self._urls |= {(alias, file.filename): file.url for file in files}
+
+    def fetch(
+        self, wheel: LockedWheel, *, cell: str = "", progress: Progress | None = None
+    ) -> Path:
+        """Return a wheel's file, downloading it if it is not here; resumes an earlier attempt.
+
+        Raises IntegrityError, naming `cell`, if the bytes are not what the lock promises, and
+        IndexUnreachableError.
+        """
+        ready = self.path(wheel)
+        if ready is not None and wheel.index != WHEELHOUSE:
+            return ready
+        if ready is not None:
+            check(wheel, ready, cell)
+            return ready
+        if wheel.index == WHEELHOUSE:
+            raise CellError(
+                f"{cell or 'a cell'}: {wheel.filename} is in no wheelhouse of matrix.yaml",
+                fix="put the wheel back, or lock the cell again",
+            )
+        target = self._cached(wheel)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{target.parent}.lock"):
+            if self.path(wheel) is None:
+                part = target.with_name(f"{target.name}.part")
+                download(self._client, self.url(wheel), part, size=wheel.size, progress=progress)
+                try:
+                    check(wheel, part, cell)
+                except IntegrityError:
+                    part.unlink()
+                    raise
+                part.replace(target)
+        return target
+
+    def fetch_all(
+        self,
+        wheels: Iterable[LockedWheel],
+        *,
+        cell: str = "",
+        progress: Progress | None = None,
+        parallel: int = 4,
+    ) -> dict[str, Path]:
+        """Fetch many wheels side by side; return file name → path. Raises like `fetch`."""
+        wanted = list(wheels)
+        self.look_up(wheel for wheel in wanted if self.path(wheel) is None)
+        with ThreadPoolExecutor(parallel) as pool:
+            paths = pool.map(lambda wheel: self.fetch(wheel, cell=cell, progress=progress), wanted)
+            return {wheel.filename: path for wheel, path in zip(wanted, paths, strict=True)}
+
+    def adopt(self, url: str, filename: str) -> tuple[Path, str, int]:
+        """Download a file whose hash no one told; return its path, sha256 and size in bytes.
+
+        Only a fresh lock may do this: it pins what came.
+        """
+        draft = self._wheels / "new" / filename
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{draft}.lock"):
+            download(self._client, url, draft, size=None)
+            sha256, size = sha256_of(draft), draft.stat().st_size
+            target = self._wheels / sha256 / filename
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft.replace(target)
+        return target, sha256, size
+
+    def measure(self, url: str) -> int | None:
+        """Ask for the size of a file in bytes without downloading it; None if not told."""
+        try:
+            answer = self._client.head(url, headers={"Accept-Encoding": "identity"})
+        except httpx.HTTPError:
+            return None
+        length = answer.headers.get("content-length")
+        return int(length) if answer.is_success and length else None
+
+    def _cached(self, wheel: LockedWheel) -> Path:
+        return self._wheels / wheel.sha256 / wheel.filename
+
+
+def check(wheel: LockedWheel, file: Path, cell: str = "") -> None:
+    """Compare a file with what the lock promises. Raises IntegrityError, naming both sides."""
+    subject = f"{cell}: {wheel.filename}" if cell else wheel.filename
+    fix = (
+        "do not use this file; if the index changed it on purpose, run "
+        "`python build.py lock --upgrade` for this cell and read the difference"
+    )
+    size = file.stat().st_size
+    if size != wheel.size:
+        raise IntegrityError(
+            f"{subject} has {size} bytes, the lock says {wheel.size}: truncated or replaced",
+            fix=fix,
+        )
+    sha256 = sha256_of(file)
+    if sha256 != wheel.sha256:
+        raise IntegrityError(
+            f"{subject} has sha256 {sha256}, the lock says {wheel.sha256}", fix=fix
+        )
+
+
+def _target_python(wheel: LockedWheel) -> str:
+    tags = parse_wheel_filename(wheel.filename)[3]
+    exact = sorted(tag.interpreter[2:] for tag in tags if tag.interpreter.startswith("cp3"))
+    return f"3.{exact[0][1:]}" if exact and len(exact[0]) > 1 else "3.13"
+
+
+def _platform(wheels: Iterable[LockedWheel]) -> str:
+    arm = any("aarch64" in wheel.filename for wheel in wheels)
+    return "linux/arm64" if arm else "linux/amd64"

@@ -1,0 +1,282 @@
+"""cell → lock. uv resolves; this module chooses wheels, sorts them into layers and checks them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from torchproof.cell import Cell
+from torchproof.download import sha256_of
+from torchproof.errors import CellError, IntegrityError
+from torchproof.facts import Facts
+from torchproof.index import PYPI, WHEELHOUSE, Indexes, WheelStore
+from torchproof.lock import LayerName, Lock, LockedBase, LockedWheel, Override
+from torchproof.uv import Resolved, Target, WheelFile, compile_requirements
+
+_CUDNN = re.compile(r"nvidia-cudnn(-cu\d+)?")
+_NCCL = re.compile(r"nvidia-nccl(-cu\d+)?")
+_CUDART = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
+_CUDA = re.compile(r"(nvidia|cuda)-.+")
+_ORDER = {name: place for place, name in enumerate(LayerName)}
+_MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolver:
+    """What resolving needs beside the cell."""
+
+    facts: Facts
+    indexes: Indexes
+    store: WheelStore
+
+    def resolve(self, cell: Cell, alias: str, *, like: Lock | None = None) -> Lock:
+        """Make the lock of a cell whose torch comes from the index `alias`.
+
+        `like` is the lock of a sibling (same torch, CUDA, Python and platform): its versions are
+        taken over, so that both share layers. Raises CellError if no wheels fit or they are not
+        what the cell says, IndexUnreachableError, IntegrityError.
+        """
+        torch = self._torch_requirement(cell, alias)
+        pins = _pins(like.wheels) if like else ()
+        stock = self._compile(cell, alias, [torch], constraints=pins)
+        overrides = _overrides(cell, stock)
+        chosen = stock
+        if overrides:
+            kept = _pins(stock, without={override.name for override in overrides})
+            chosen = self._compile(
+                cell,
+                alias,
+                [torch],
+                constraints=kept,
+                overrides=[f"{item.name}=={item.chosen}" for item in overrides],
+            )
+        everything = chosen
+        if cell.extras:
+            everything = self._compile(
+                cell,
+                alias,
+                [torch, *cell.extras],
+                constraints=_pins(chosen),
+                overrides=[f"{item.name}=={item.chosen}" for item in overrides],
+            )
+        core = {package.name for package in chosen}
+        wheels = [self._lock_wheel(cell, alias, package, core) for package in everything]
+        lock = self._assemble(cell, wheels, overrides)
+        _check(cell, lock)
+        return lock
+
+    def _torch_requirement(self, cell: Cell, alias: str) -> str:
+        if alias != WHEELHOUSE:
+            return f"torch=={cell.torch}"
+        file = wheelhouse_torch(cell)
+        if file is None:
+            raise CellError(f"{cell.wheelhouse} has no wheel of torch for {cell.id}")
+        return f"torch @ {file.resolve().as_uri()}"
+
+    def _compile(
+        self,
+        cell: Cell,
+        alias: str,
+        requirements: Sequence[str],
+        *,
+        constraints: Sequence[str] = (),
+        overrides: Sequence[str] = (),
+    ) -> tuple[Resolved, ...]:
+        named = self.indexes.url(alias) if alias not in (PYPI, WHEELHOUSE) else None
+        return compile_requirements(
+            requirements,
+            Target(python=cell.python, platform=cell.platform),
+            default_index=self.indexes.url(PYPI),
+            named_index=named,
+            from_named=self.facts.pytorch_packages if named else (),
+            constraints=constraints,
+            overrides=overrides,
+            find_links=cell.wheelhouse,
+        )
+
+    def _lock_wheel(self, cell: Cell, alias: str, package: Resolved, core: set[str]) -> LockedWheel:
+        file = best_wheel(package, cell)
+        if "://" not in file.url or file.url.startswith("file:"):
+            index = WHEELHOUSE
+        elif alias not in (PYPI, WHEELHOUSE) and package.name in self.facts.pytorch_packages:
+            index = alias
+        else:
+            index = PYPI
+        sha256, size = file.sha256, file.size
+        if index == WHEELHOUSE and cell.wheelhouse:
+            own = cell.wheelhouse / file.filename
+            sha256, size = sha256_of(own), own.stat().st_size
+        elif sha256 is None:
+            _, sha256, size = self.store.adopt(file.url, file.filename)
+        elif size is None:
+            size = self.store.measure(file.url)
+        if size is None:
+            _, found, size = self.store.adopt(file.url, file.filename)
+            if found != sha256:
+                raise IntegrityError(
+                    f"{cell.id}: {file.filename} has sha256 {found}, the index says {sha256}"
+                )
+        return LockedWheel(
+            name=package.name,
+            version=str(parse_wheel_filename(file.filename)[1]),
+            filename=file.filename,
+            sha256=sha256,
+            size=size,
+            index=index,
+            layer=layer_of(package.name, core),
+        )
+
+    def _assemble(
+        self, cell: Cell, wheels: Iterable[LockedWheel], overrides: tuple[Override, ...]
+    ) -> Lock:
+        ordered = tuple(sorted(wheels, key=lambda wheel: (_ORDER[wheel.layer], wheel.name)))
+        release = self.facts.release(cell.torch)
+        build = release.builds.get(cell.cuda) if release else None
+        return Lock(
+            cell=cell.id,
+            torch=cell.torch,
+            cuda=cell.cuda,
+            cudnn=_version(ordered, _CUDNN),
+            nccl=_version(ordered, _NCCL),
+            triton=_version(ordered, re.compile("triton")) or None,
+            python=cell.python,
+            platform=cell.platform,
+            base=LockedBase(
+                image=cell.base.image,
+                bootstrap=cell.base.bootstrap,
+                packages=cell.base.packages,
+            ),
+            wheels=ordered,
+            overrides=overrides,
+            gpus=cell.gpus,
+            archs=build.archs_on(cell.platform) if build else (),
+            driver_floor=self.facts.driver_floor(cell.cuda),
+            compile=cell.compile,
+            rdma=cell.rdma,
+        )
+
+
+def layer_of(name: str, core: set[str]) -> LayerName:
+    """Return the layer of a wheel; `core` are the names that torch itself needs."""
+    if name not in core:
+        return LayerName.EXTRAS
+    if _CUDNN.fullmatch(name):
+        return LayerName.CUDNN
+    if _NCCL.fullmatch(name):
+        return LayerName.NCCL
+    return LayerName.CUDA if _CUDA.fullmatch(name) else LayerName.TORCH
+
+
+def target_tags(python: str, platform: str) -> list[Tag]:
+    """Return the wheel tags of a target, best first (glibc 2.28, as torch asks)."""
+    version = tuple(map(int, python.split(".")))
+    machine = _MACHINES[platform]
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(28, 16, -1)]
+    platforms.append(f"manylinux2014_{machine}")
+    if machine == "x86_64":
+        platforms += [f"manylinux_2_{minor}_{machine}" for minor in range(16, 4, -1)]
+        platforms += [f"manylinux2010_{machine}", f"manylinux1_{machine}"]
+    platforms.append(f"linux_{machine}")
+    interpreter = f"cp{version[0]}{version[1]}"
+    return [
+        *cpython_tags(version, abis=[interpreter], platforms=platforms),
+        *compatible_tags(version, interpreter, platforms),
+    ]
+
+
+def best_wheel(package: Resolved, cell: Cell) -> WheelFile:
+    """Choose the wheel that an installer would take. Raises CellError if none fits the cell."""
+    rank = {tag: place for place, tag in enumerate(target_tags(cell.python, cell.platform))}
+    fitting = []
+    for file in package.wheels:
+        try:
+            _, _, build, tags = parse_wheel_filename(file.filename)
+        except InvalidWheelFilename:
+            continue
+        places = [rank[tag] for tag in tags if tag in rank]
+        if places:
+            fitting.append((min(places), [-number for number in build[:1]], file.filename, file))
+    if not fitting:
+        raise CellError(
+            f"{cell.id}: {package.name} {package.version} has no wheel for Python {cell.python} "
+            f"on {cell.platform}",
+            fix="take another version of it, or build a wheel and name its folder as `wheelhouse:`",
+        )
+    return min(fitting)[-1]
+
+
+def wheelhouse_torch(cell: Cell) -> Path | None:
+    """Return the wheel of torch in the cell's wheelhouse that is this cell's, if there is one.
+
+    Its version must be the cell's; a local version, if it has one, must be the cell's CUDA.
+    """
+    rank = set(target_tags(cell.python, cell.platform))
+    for file in sorted(cell.wheelhouse.glob("torch-*.whl")) if cell.wheelhouse else ():
+        try:
+            name, version, _, tags = parse_wheel_filename(file.name)
+        except InvalidWheelFilename:
+            continue
+        same = name == "torch" and version.public == cell.torch and rank & tags
+        if same and version.local in (None, cell.cuda):
+            return file
+    return None
+
+
+def _pins(
+    packages: Iterable[Resolved | LockedWheel], without: Iterable[str] = ()
+) -> tuple[str, ...]:
+    dropped = {"torch", *without}
+    return tuple(
+        f"{package.name}=={package.version}" for package in packages if package.name not in dropped
+    )
+
+
+def _overrides(cell: Cell, stock: tuple[Resolved, ...]) -> tuple[Override, ...]:
+    found = []
+    for wanted, pattern, title in ((cell.cudnn, _CUDNN, "cuDNN"), (cell.nccl, _NCCL, "NCCL")):
+        if wanted is None:
+            continue
+        pinned = [package for package in stock if pattern.fullmatch(package.name)]
+        if not pinned:
+            raise CellError(
+                f"{cell.id}: torch {cell.torch} pins no {title} wheel that could be replaced",
+                fix=f"drop the {title} override of this cell",
+            )
+        found.append(Override(name=pinned[0].name, pinned=pinned[0].version, chosen=wanted))
+    return tuple(found)
+
+
+def _version(wheels: Iterable[LockedWheel], pattern: re.Pattern[str]) -> str:
+    return next((wheel.version for wheel in wheels if pattern.fullmatch(wheel.name)), "")
+
+
+def _check(cell: Cell, lock: Lock) -> None:
+    """Compare what came with what the cell says; an index may serve another build than its name."""
+    torch = next(wheel for wheel in lock.wheels if wheel.name == "torch")
+    local = Version(torch.version).local
+    runtime = _version(lock.wheels, _CUDART)
+    other = ""
+    if local not in (None, cell.cuda):
+        other = f"its version is {torch.version}"
+    elif runtime and not runtime.startswith(f"{cell.cuda_version}."):
+        other = f"it needs the CUDA runtime {runtime}"
+    if other:
+        raise CellError(
+            f"{cell.id}: `{torch.index}` gives a torch {cell.torch} that is not {cell.cuda}: {other}",
+            fix="check `indexes:` in matrix.yaml, or what the index serves",
+        )
+
+
+def requirement_name(text: str) -> str | None:
+    """Return the normalised name of a requirement; None if it is none."""
+    try:
+        return canonicalize_name(Requirement(text).name)
+    except InvalidRequirement:
+        return None

@@ -1,0 +1,226 @@
+"""uv as the resolver: requirements in, exact wheels with hashes out, for any target machine.
+
+Only what names an index or how to reach it is taken from the user's environment; the rest of uv's
+settings there (find-links, overrides, pre-releases …) must not change what a lock holds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
+from uv import find_uv_bin
+
+from torchproof.errors import CellError, HostError, IndexUnreachableError
+
+_PLATFORMS = {
+    "linux/amd64": "x86_64-manylinux_2_28",
+    "linux/arm64": "aarch64-manylinux_2_28",
+}
+"""Platform of a cell → target of uv. Wheels of torch from 2.7 on need glibc 2.28."""
+
+_KEPT = re.compile(
+    r"UV_(DEFAULT_INDEX|INDEX_URL|INDEX_\w+_(USERNAME|PASSWORD)|KEYRING_PROVIDER|INSECURE_HOST"
+    r"|NATIVE_TLS|SYSTEM_CERTS|CACHE_DIR|CONFIG_FILE|NO_CONFIG|OFFLINE|HTTP_\w+)"
+)
+_NETWORK = re.compile(
+    r"[Ff]ailed to fetch|error sending request|dns error|[Cc]onnection (refused|reset|closed)"
+    r"|timed out|operation timed out|HTTP status (server|client) error|Network connectivity"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelFile:
+    """One wheel that an index (or a folder) offers. `size` and `sha256` are None if not told."""
+
+    filename: str
+    url: str
+    sha256: str | None
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """One package of a resolution, with every wheel that the target could use."""
+
+    name: str
+    version: str
+    wheels: tuple[WheelFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What to resolve for."""
+
+    python: str
+    platform: str
+
+
+def redact(text: str) -> str:
+    """Take user names and passwords out of every URL in a text."""
+    return re.sub(r"(\w+://)[^/@\s]+@", r"\1***@", text)
+
+
+def compile_requirements(
+    requirements: Sequence[str],
+    target: Target,
+    *,
+    default_index: str | None = None,
+    named_index: str | None = None,
+    from_named: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    constraints: Sequence[str] = (),
+    find_links: Path | None = None,
+    dependencies: bool = True,
+) -> tuple[Resolved, ...]:
+    """Resolve requirements to exact packages.
+
+    `default_index` is the URL of the alias `pypi` (None: as uv and pip are configured); packages in
+    `from_named` come from `named_index` alone. Raises IndexUnreachableError if an index does not
+    answer, CellError if there is no solution, HostError if uv cannot run.
+    """
+    with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
+        project = Path(folder) / "pyproject.toml"
+        project.write_text(
+            _project(requirements, target, named_index, from_named, overrides, constraints),
+            encoding="utf-8",
+        )
+        command = [
+            *(find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-build"),
+            *("--no-python-downloads", "--python", sys.executable),
+            *("--python-version", target.python),
+            *("--python-platform", _PLATFORMS[target.platform]),
+            *("--format", "pylock.toml"),
+        ]
+        if default_index or (default_index := _pip_index()):
+            command += ["--default-index", default_index]
+        if find_links:
+            command += ["--find-links", str(find_links)]
+        if not dependencies:
+            command.append("--no-deps")
+        command.append(project.name)
+        try:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                env=_environment(os.environ),
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise IndexUnreachableError("uv found no answer within 300 s") from error
+        except OSError as error:
+            raise HostError(f"uv cannot run: {error}", fix="run `make venv`") from error
+    if done.returncode != 0:
+        raise _failure(redact(done.stderr).strip())
+    return parse_pylock(done.stdout)
+
+
+def parse_pylock(text: str) -> tuple[Resolved, ...]:
+    """Read the packages of a pylock.toml (PEP 751); packages without wheels have none."""
+    packages = tomllib.loads(text).get("packages", [])
+    return tuple(
+        Resolved(
+            name=canonicalize_name(package["name"]),
+            version=package.get("version", ""),
+            wheels=tuple(map(_wheel, _wheels_of(package))),
+        )
+        for package in packages
+    )
+
+
+def _wheels_of(package: Mapping[str, Any]) -> list[Any]:
+    archive = package.get("archive")
+    return [archive] if archive else package.get("wheels", [])
+
+
+def _wheel(entry: Mapping[str, Any]) -> WheelFile:
+    location = entry.get("url") or entry.get("path", "")
+    name = entry.get("name") or unquote(Path(urlsplit(location).path).name)
+    return WheelFile(
+        filename=name,
+        url=location,
+        sha256=entry.get("hashes", {}).get("sha256"),
+        size=entry.get("size"),
+    )
+
+
+def _project(
+    requirements: Sequence[str],
+    target: Target,
+    named_index: str | None,
+    from_named: Sequence[str],
+    overrides: Sequence[str],
+    constraints: Sequence[str],
+) -> str:
+    lines = [
+        "[project]",
+        'name = "cell"',
+        'version = "0"',
+        f'requires-python = ">={target.python}"',
+        f"dependencies = {_strings(requirements)}",
+        "[tool.uv]",
+        f"override-dependencies = {_strings(overrides)}",
+        f"constraint-dependencies = {_strings(constraints)}",
+    ]
+    if named_index:
+        lines += [
+            "[[tool.uv.index]]",
+            'name = "named"',
+            f"url = {_string(named_index)}",
+            "explicit = true",
+            "[tool.uv.sources]",
+            *(f'{name} = {{ index = "named" }}' for name in from_named),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _string(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _strings(values: Sequence[str]) -> str:
+    return "[" + ", ".join(map(_string, values)) + "]"
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    kept = {
+        key: value
+        for key, value in environ.items()
+        if not key.startswith("UV_") or _KEPT.fullmatch(key)
+    }
+    return {"UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1", **kept, "NO_COLOR": "1"}
+
+
+def _pip_index() -> str | None:
+    """Return the index that pip's environment names where uv's own names none."""
+    if any(os.environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")):
+        return None
+    return os.environ.get("PIP_INDEX_URL")
+
+
+def _failure(stderr: str) -> CellError | IndexUnreachableError:
+    if "No solution found" not in stderr and _NETWORK.search(stderr):
+        return IndexUnreachableError(
+            f"the package index does not answer: {_last_cause(stderr)}",
+            fix="check the network and the index that uv and pip are configured with, run again",
+        )
+    return CellError(f"no wheels fit: {stderr}", fix="change the versions that the cell asks for")
+
+
+def _last_cause(stderr: str) -> str:
+    causes = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return " · ".join(causes[:1] + causes[-1:]) if len(causes) > 1 else "".join(causes)
