@@ -115,6 +115,8 @@ class Evidence:
     at: str
     audit: tuple[Finding, ...] = ()
     probes: tuple[ProbeResult, ...] = ()
+    audited: bool = False
+    """The audit ran to its end: an empty `audit` then means that nothing was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
