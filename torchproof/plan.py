@@ -9,6 +9,9 @@ from torchproof.lock import LayerName, Lock, LockedWheel, canonical_json
 
 PREFIX = "/opt/venv"
 """Where the virtual environment of an image lies."""
+RECIPE = 1
+"""How layers are made from wheels. One more whenever the steps of the Dockerfile change what they
+leave behind: images and environments of the old recipe are then built anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,11 @@ def _key(below: str, name: LayerName, lock: Lock, wheels: tuple[LockedWheel, ...
     }
     match name:
         case LayerName.BASE:
-            inputs |= {"base": canonical_json(lock.base), "platform": lock.platform}
+            inputs |= {
+                "base": canonical_json(lock.base),
+                "platform": lock.platform,
+                "recipe": RECIPE,
+            }
         case LayerName.PYTHON:
             inputs |= {"python": lock.python, "prefix": PREFIX}
         case LayerName.CONFIG:
