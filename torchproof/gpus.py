@@ -75,7 +75,7 @@ class GpuTable:
     sources: Mapping[str, str]
 
     def find(self, text: str) -> GpuModel:
-        """Return the model that a user or NVML means: `A100`, `NVIDIA A100-SXM4-80GB`, `sm_90`, `9.0`.
+        """Return the model that a user or NVML means: `NVIDIA A100-SXM4-80GB`, `sm_90`, `9.0`.
 
         Raises InputError for an unknown name, with the nearest known ones.
         """
@@ -140,7 +140,7 @@ def gpu_table() -> GpuTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCode:
-    """What a GPU would execute: the entry (`sm_90`), and whether the driver must compile it (PTX)."""
+    """What a GPU would execute: the entry (`sm_90`), and whether the driver compiles it (PTX)."""
 
     entry: str
     ptx: bool
@@ -151,8 +151,9 @@ def best_code(archs: Iterable[str], target: Architecture, *, cuda: str) -> Devic
 
     A binary `sm_XY` runs on the same major with an equal or higher minor, `sm_XYa` on X.Y alone,
     `sm_XYf` on its family (the same major from X.Y on). PTX `compute_XY` can be compiled for any
-    equal or newer GPU, `compute_XYa` for X.Y alone. Binaries go between desktop and Tegra GPUs only
-    from the CUDA (`13.2`) that gpus.yaml names. Source: CUDA C++ Programming Guide; torch's own table.
+    equal or newer GPU, `compute_XYa` for X.Y alone. Binaries go between desktop and Tegra GPUs
+    only from the CUDA (`13.2`) that gpus.yaml names. Source: CUDA C++ Programming Guide, and
+    torch's own table.
     """
     best: tuple[tuple[bool, int], DeviceCode] | None = None
     for entry in archs:
