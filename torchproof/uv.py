@@ -33,10 +33,11 @@ _KEPT = re.compile(
     r"UV_(DEFAULT_INDEX|INDEX_URL|INDEX_\w+_(USERNAME|PASSWORD)|KEYRING_PROVIDER|INSECURE_HOST"
     r"|NATIVE_TLS|SYSTEM_CERTS|CACHE_DIR|CONFIG_FILE|NO_CONFIG|OFFLINE|HTTP_\w+)"
 )
-_NETWORK = re.compile(
+NETWORK_TROUBLE = re.compile(
     r"[Ff]ailed to fetch|error sending request|dns error|[Cc]onnection (refused|reset|closed)"
     r"|timed out|operation timed out|HTTP status (server|client) error|Network connectivity"
 )
+"""What uv says when an index does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,7 @@ def compile_requirements(
             *("--python-platform", _PLATFORMS[target.platform]),
             *("--format", "pylock.toml"),
         ]
-        if default_index or (default_index := _pip_index()):
+        if default_index or (default_index := pip_index()):
             command += ["--default-index", default_index]
         if find_links:
             command += ["--find-links", str(find_links)]
@@ -113,7 +114,7 @@ def compile_requirements(
             done = subprocess.run(
                 command,
                 cwd=folder,
-                env=_environment(os.environ),
+                env=environment(os.environ),
                 capture_output=True,
                 text=True,
                 timeout=300,
@@ -196,7 +197,8 @@ def _strings(values: Sequence[str]) -> str:
     return "[" + ", ".join(map(_string, values)) + "]"
 
 
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that uv gets: the user's, but for settings that change its answers."""
     kept = {
         key: value
         for key, value in environ.items()
@@ -205,7 +207,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {"UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1", **kept, "NO_COLOR": "1"}
 
 
-def _pip_index() -> str | None:
+def pip_index() -> str | None:
     """Return the index that pip's environment names where uv's own names none."""
     if any(os.environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")):
         return None
@@ -213,7 +215,7 @@ def _pip_index() -> str | None:
 
 
 def _failure(stderr: str) -> CellError | IndexUnreachableError:
-    if "No solution found" not in stderr and _NETWORK.search(stderr):
+    if "No solution found" not in stderr and NETWORK_TROUBLE.search(stderr):
         return IndexUnreachableError(
             f"the package index does not answer: {_last_cause(stderr)}",
             fix="check the network and the index that uv and pip are configured with, run again",
