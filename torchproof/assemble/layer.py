@@ -1,0 +1,365 @@
+"""A layer as a stream: `tar.gz` bytes made while they are read, never whole in memory.
+
+The members of wheels go through as they are: their deflate bytes become the body of a gzip
+member. They are inflated only to learn `diff_id` (the sha256 of the tar), to check their CRC, and
+where a file's content matters; a layer whose facts are known needs none of that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from isal import igzip_lib, isal_zlib
+
+from torchproof.assemble import gzipped, tarball
+from torchproof.assemble.install import Installation, Installed, record, record_hash
+from torchproof.assemble.wheelfile import DEFLATED, Member, WheelFile
+from torchproof.errors import IntegrityError
+
+CHUNK = 1 << 20
+_STREAM_ERRORS: tuple[type[Exception], ...] = (cast("type[Exception]", igzip_lib.error), EOFError)
+
+
+class Transform(Protocol):
+    """Changes a file's content in the stream without changing its size (`prune.Pruner`)."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes, return those that are ready."""
+        ...
+
+    def finish(self) -> bytes:
+        """Return the rest."""
+        ...
+
+
+Chooser = Callable[[Installed], Transform | None]
+"""Which files to change, and how; None leaves a file alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A path of a layer that comes from no wheel: folder, link, or small file."""
+
+    header: bytes
+    data: bytes = b""
+
+
+class LayerStream:
+    """The bytes of one layer. `diff_id` is there once `chunks` has run to its end with `hashing`.
+
+    `wheels` are (installation, sha256 of the wheel file); with `hashing`, the wheel is read whole
+    and checked against it. Raises IntegrityError for any byte that is not what a wheel promises.
+    """
+
+    def __init__(
+        self,
+        *,
+        entries: Sequence[Entry] = (),
+        wheels: Sequence[tuple[Installation, str]] = (),
+        choose: Chooser | None = None,
+        hashing: bool = True,
+    ) -> None:
+        self._entries = entries
+        self._wheels = wheels
+        self._choose = choose
+        # Content is needed for pruning, and for RECORD lines that the wheel does not give.
+        complete = all(one.rows_complete for one, _ in wheels)
+        self._hashing = hashing or choose is not None or not complete
+        self._tar = hashlib.sha256()
+        self._literal: list[bytes] = []
+        self._done = False
+
+    @property
+    def diff_id(self) -> str | None:
+        """`sha256:…` of the tar, or None if it is not known."""
+        return f"sha256:{self._tar.hexdigest()}" if self._done and self._hashing else None
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the layer from its beginning, in pieces of about a mebibyte."""
+        self._tar, self._done = hashlib.sha256(), False
+        self._literal = []
+        yield from _joined(self._all())
+        self._done = True
+
+    def _all(self) -> Iterator[bytes]:
+        for entry in self._entries:
+            self._write(entry.header + entry.data + tarball.padding(len(entry.data)))
+        folders: set[str] = set()
+        overridden = _overridden([installation for installation, _ in self._wheels])
+        for installation, sha256 in self._wheels:
+            yield from self._wheel(installation, sha256, folders, overridden)
+        self._write(tarball.END)
+        yield from self._flush()
+
+    def _wheel(
+        self,
+        installation: Installation,
+        sha256: str,
+        folders: set[str],
+        overridden: set[tuple[str, str]],
+    ) -> Iterator[bytes]:
+        wheel = installation.wheel
+        rows: list[tuple[str, str, str]] = []
+        with Sequential(wheel, hashing=self._hashing) as reader:
+            for file in installation.files:
+                row = file.row
+                if (wheel.path.name, file.path) not in overridden:
+                    self._folders(file.path, folders)
+                    digest = yield from self._file(file, reader)
+                    if digest is not None:
+                        row = (row[0], digest, str(file.member.size if file.member else 0))
+                rows.append(row)
+            if self._hashing:
+                reader.verify(sha256)
+        own = rows[-1][0].rpartition("/")[0] + "/RECORD"
+        data = record(rows, own)
+        self._write(tarball.file_header(installation.record_path, len(data), 0o644))
+        self._write(data + tarball.padding(len(data)))
+
+    def _file(self, file: Installed, reader: Sequential) -> Generator[bytes, None, str | None]:
+        """Yield one file; return its new RECORD hash if the wheel's does not hold."""
+        size = file.member.size if file.member else len(file.data)
+        self._write(tarball.file_header(file.path, size, file.mode))
+        digest: str | None = None
+        if file.member is None:
+            self._write(file.data)
+        elif size:
+            yield from self._flush()
+            transform = self._choose(file) if self._choose else None
+            if transform is not None:
+                digest = yield from self._changed(file.member, reader, transform)
+            else:
+                digest = yield from self._verbatim(file.member, reader, file.row[1] == "")
+        self._write(tarball.padding(size))
+        return digest
+
+    def _verbatim(
+        self, member: Member, reader: Sequential, want_hash: bool
+    ) -> Generator[bytes, None, str | None]:
+        yield gzipped.HEADER
+        packed = reader.packed(member)
+        hasher = hashlib.sha256() if want_hash else None
+        if self._hashing:
+            check = Check(member, reader.where)
+            inflater = Inflater(member, reader.where)
+
+            def watched() -> Iterator[bytes]:
+                for piece in packed:
+                    for content in inflater.feed(piece):
+                        check.feed(content)
+                        self._tar.update(content)
+                        if hasher:
+                            hasher.update(content)
+                    yield piece
+                inflater.finish()
+                check.finish()
+
+            source = watched()
+        else:
+            source = packed
+        yield from source if member.method == DEFLATED else gzipped.stored(source)
+        yield gzipped.trailer(member.crc, member.size)
+        return record_hash(hasher.digest()) if hasher else None
+
+    def _changed(
+        self, member: Member, reader: Sequential, transform: Transform
+    ) -> Generator[bytes, None, str]:
+        check = Check(member, reader.where)
+        inflater = Inflater(member, reader.where)
+        deflater = isal_zlib.compressobj(level=3, wbits=-15)
+        hasher, crc = hashlib.sha256(), 0
+
+        def contents() -> Iterator[bytes]:
+            for piece in reader.packed(member):
+                for content in inflater.feed(piece):
+                    check.feed(content)
+                    yield transform.feed(content)
+            inflater.finish()
+            check.finish()
+            yield transform.finish()
+
+        yield gzipped.HEADER
+        for changed in contents():
+            hasher.update(changed)
+            self._tar.update(changed)
+            crc = isal_zlib.crc32(changed, crc)
+            yield deflater.compress(changed)
+        yield deflater.flush()
+        yield gzipped.trailer(crc, member.size)
+        return record_hash(hasher.digest())
+
+    def _folders(self, path: str, known: set[str]) -> None:
+        """Write the folders above a file that this layer has not had yet, outermost first."""
+        parent = path.rpartition("/")[0]
+        if parent and parent not in known:
+            self._folders(parent, known)
+            known.add(parent)
+            self._write(tarball.directory_header(parent))
+
+    def _write(self, data: bytes) -> None:
+        """Add bytes of ours to the tar; they are held back until the next member of a wheel."""
+        self._literal.append(data)
+
+    def _flush(self) -> Iterator[bytes]:
+        data = b"".join(self._literal)
+        self._literal = []
+        if data:
+            self._tar.update(data)
+            yield gzipped.member(data)
+
+
+class Sequential:
+    """A wheel read from front to back once, hashed on the way if wanted.
+
+    Members must be asked for in order of offset; what lies between is read for the hash.
+    """
+
+    def __init__(self, wheel: WheelFile, *, hashing: bool) -> None:
+        self.where = wheel.path.name
+        self._file = wheel.path.open("rb", buffering=0)
+        self._size = wheel.size
+        self._position = 0
+        self._hasher = hashlib.sha256() if hashing else None
+
+    def __enter__(self) -> Sequential:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def packed(self, member: Member) -> Iterator[bytes]:
+        """Yield the stored form of a member."""
+        self._skip(member.offset)
+        yield from self._read(member.offset + member.packed)
+
+    def verify(self, sha256: str) -> None:
+        """Read the rest; raise IntegrityError if the wheel is not the one that was locked."""
+        self._skip(self._size)
+        if self._hasher and self._hasher.hexdigest() != sha256:
+            raise IntegrityError(
+                f"the wheel has sha256 {self._hasher.hexdigest()}, locked is {sha256}",
+                where=self.where,
+                fix="delete the cached file to download it again",
+            )
+
+    def _skip(self, end: int) -> None:
+        if self._hasher is None:
+            self._position = self._file.seek(end)
+        else:
+            for _ in self._read(end):
+                pass
+
+    def _read(self, end: int) -> Iterator[bytes]:
+        while self._position < end:
+            data = self._file.read(min(CHUNK, end - self._position))
+            if not data:
+                raise IntegrityError("the wheel became shorter while it was read", where=self.where)
+            self._position += len(data)
+            if self._hasher:
+                self._hasher.update(data)
+            yield data
+
+
+class Inflater:
+    """Inflates one member in bounded pieces; a stored one passes through."""
+
+    def __init__(self, member: Member, where: str) -> None:
+        self._member = member
+        self._where = where
+        deflated = member.method == DEFLATED
+        self._stream = (
+            igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE) if deflated else None
+        )
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Take a piece of the stored form, yield content in pieces of a mebibyte at most."""
+        if self._stream is None:
+            yield data
+            return
+        try:
+            while True:
+                if self._stream.eof:
+                    if data or self._stream.unused_data:
+                        raise self._bad("bytes after the end of its stream")
+                    return
+                content = self._stream.decompress(data, CHUNK)
+                data = b""
+                if content:
+                    yield content
+                if self._stream.needs_input:
+                    return
+        except _STREAM_ERRORS as error:
+            raise self._bad(str(error)) from error
+
+    def finish(self) -> None:
+        """Raise IntegrityError if the stream has not come to its end."""
+        if self._stream is not None and (not self._stream.eof or self._stream.unused_data):
+            raise self._bad("its stream is cut, or followed by other bytes")
+
+    def _bad(self, text: str) -> IntegrityError:
+        return IntegrityError(
+            f"bad wheel: {self._member.name}: {text}",
+            where=self._where,
+            fix="delete the cached file to download it again",
+        )
+
+
+class Check:
+    """Compares size and CRC-32 of a member's content with the wheel's directory."""
+
+    def __init__(self, member: Member, where: str) -> None:
+        self._member = member
+        self._where = where
+        self._crc = 0
+        self._size = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece of content."""
+        self._crc = isal_zlib.crc32(data, self._crc)
+        self._size += len(data)
+        if self._size > self._member.size:
+            raise self._bad(f"more than {self._member.size} bytes")
+
+    def finish(self) -> None:
+        """Raise IntegrityError if the content is not what the directory says."""
+        if (self._crc, self._size) != (self._member.crc, self._member.size):
+            raise self._bad(
+                f"{self._size} bytes with CRC {self._crc:08x}, the directory says "
+                f"{self._member.size} and {self._member.crc:08x}"
+            )
+
+    def _bad(self, text: str) -> IntegrityError:
+        return IntegrityError(
+            f"bad wheel: {self._member.name}: {text}",
+            where=self._where,
+            fix="delete the cached file to download it again",
+        )
+
+
+def _overridden(installations: Sequence[Installation]) -> set[tuple[str, str]]:
+    """Find files that a later wheel of the same layer replaces, as (wheel name, path)."""
+    owner: dict[str, str] = {}
+    lost: set[tuple[str, str]] = set()
+    for one in installations:
+        for file in one.files:
+            if file.path in owner:
+                lost.add((owner[file.path], file.path))
+            owner[file.path] = one.wheel.path.name
+    return lost
+
+
+def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Join small pieces, so that each costs little to hash and send."""
+    waiting: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= CHUNK // 2:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
