@@ -1,0 +1,155 @@
+"""Names of what is published. Pure.
+
+An immutable tag, `2.9.1-cu128-py311-1a2b3c4d`, is a cell and the hash of its lock: it is never moved.
+A content tag, `2.9.1-cu128-py311-1a2b3c4d.0f1e2d3c4b5a`, holds an image from the moment that all its
+content is in the registry; it says "I am about to publish" to other publishers and keeps garbage
+collectors away. Moving tags follow from what the registry holds, by one rule for all publishers:
+`2.9.1-cu128-py311` its newest evidence, `2.9.1-cu128` and `2.9-cu128` the newest patch release with the
+oldest Python, `latest-verified` the newest of all that is verified.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from packaging.version import InvalidVersion, Version
+
+from torchproof.errors import InputError
+
+LATEST = "latest-verified"
+_LOCK_DIGITS = 8
+_CONTENT_DIGITS = 12
+_CELL = re.compile(
+    r"(?P<torch>\d+(?:\.\d+)+[^-]*)-(?P<cuda>cu\d+|cpu)-py(?P<python>\d{2,})(?P<rest>(?:-[\w.]+)*)"
+)
+_IMMUTABLE = re.compile(rf"(?P<cell>{_CELL.pattern})-(?P<lock>[0-9a-f]{{{_LOCK_DIGITS}}})")
+_CONTENT = re.compile(
+    rf"(?P<immutable>{_IMMUTABLE.pattern})\.(?P<digest>[0-9a-f]{{{_CONTENT_DIGITS}}})"
+)
+_MOVING = re.compile(rf"\d+\.\d+(?:\.\d+)?-(?:cu\d+|cpu)(?:-py\d+(?:-[\w.]+)*)?|{LATEST}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Immutable:
+    """An immutable tag, taken apart. `plain` is a cell without overrides."""
+
+    tag: str
+    cell: str
+    torch: Version
+    cuda: str
+    python: int
+    """311 for Python 3.11."""
+    plain: bool
+    lock: str
+    """First digits of the lock's hash."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """An immutable tag's image: its manifest digest, and what its evidence says.
+
+    `at` is the time of its newest evidence (RFC 3339), empty if it has none.
+    """
+
+    name: Immutable
+    digest: str
+    at: str
+    verified: bool
+
+
+def immutable_tag(cell: str, lock_digest: str) -> str:
+    """Return the tag that names a cell's lock. Raise `InputError` if the cell is no legal tag."""
+    tag = f"{cell}-{lock_digest.removeprefix('sha256:')[:_LOCK_DIGITS]}"
+    if not _IMMUTABLE.fullmatch(tag) or len(tag) > 128 - _CONTENT_DIGITS - 1:
+        raise InputError(
+            f"{tag!r} cannot be the tag of an image", fix="shorten the cell's overrides"
+        )
+    return tag
+
+
+def content_tag(immutable: str, digest: str) -> str:
+    """Return the tag under which an image's content waits for its immutable tag."""
+    return f"{immutable}.{digest.removeprefix('sha256:')[:_CONTENT_DIGITS]}"
+
+
+def content_tags(tags: Iterable[str], immutable: str) -> tuple[str, ...]:
+    """Pick the content tags of one immutable tag, sorted."""
+    return tuple(
+        sorted(
+            tag
+            for tag in tags
+            if (found := _CONTENT.fullmatch(tag)) and found["immutable"] == immutable
+        )
+    )
+
+
+def parse_content(tag: str) -> str | None:
+    """Return the immutable tag that a content tag belongs to; None if it is none."""
+    found = _CONTENT.fullmatch(tag)
+    return found["immutable"] if found else None
+
+
+def parse_immutable(tag: str) -> Immutable | None:
+    """Take an immutable tag apart; None if it is none."""
+    found = _IMMUTABLE.fullmatch(tag)
+    if found is None:
+        return None
+    try:
+        torch = Version(found["torch"])
+    except InvalidVersion:
+        return None
+    return Immutable(
+        tag=tag,
+        cell=found["cell"],
+        torch=torch,
+        cuda=found["cuda"],
+        python=int(found["python"]),
+        plain=not found["rest"],
+        lock=found["lock"],
+    )
+
+
+def is_ours(tag: str) -> bool:
+    """Tell whether a tag has a form that only this tool gives out."""
+    return any(form.fullmatch(tag) for form in (_IMMUTABLE, _CONTENT, _MOVING))
+
+
+def is_moving(tag: str) -> bool:
+    """Tell whether a tag is one of those that move."""
+    return _MOVING.fullmatch(tag) is not None and _IMMUTABLE.fullmatch(tag) is None
+
+
+def moving_tags(name: Immutable) -> tuple[str, ...]:
+    """List the moving tags that an image may carry; whether it does, `targets` decides."""
+    if not name.plain:
+        return (name.cell,)
+    release = name.torch.release
+    minor = ".".join(str(part) for part in release[:2])
+    return (name.cell, f"{name.torch}-{name.cuda}", f"{minor}-{name.cuda}", LATEST)
+
+
+def targets(published: Iterable[Published], wanted: Iterable[str]) -> Mapping[str, Published]:
+    """Decide where moving tags point, from all immutable images that the registry holds.
+
+    A total order: newest torch, newest CUDA, oldest Python, newest evidence, highest digest. So all
+    publishers that see the same registry decide the same, in whatever order they come. An image
+    without evidence gets no moving tag.
+    """
+    best: dict[str, Published] = {}
+    names = set(wanted)
+    for one in published:
+        if not one.at:
+            continue
+        for tag in names.intersection(moving_tags(one.name)):
+            if tag == LATEST and not one.verified:
+                continue
+            if tag not in best or _rank(one) > _rank(best[tag]):
+                best[tag] = one
+    return best
+
+
+def _rank(one: Published) -> tuple[Version, int, int, str, str]:
+    cuda = int(one.name.cuda.removeprefix("cu")) if one.name.cuda != "cpu" else 0
+    return (one.name.torch, cuda, -one.name.python, one.at, one.digest)
