@@ -16,7 +16,7 @@ IMAGES = Path("images")
 """Folder of the cells, below the working directory."""
 
 HEADER = """\
-# Made by `python build.py lock`. One cell, exact: every wheel with its hash, and where it comes from.
+# Made by `python build.py lock`. One cell, exact: every wheel, its hash, and where it comes from.
 # `index` is an alias: `pypi` is whatever pip and uv are configured with.
 """
 

@@ -269,7 +269,7 @@ def _check(cell: Cell, lock: Lock) -> None:
         other = f"it needs the CUDA runtime {runtime}"
     if other:
         raise CellError(
-            f"{cell.id}: `{torch.index}` gives a torch {cell.torch} that is not {cell.cuda}: {other}",
+            f"{cell.id}: the torch {cell.torch} of `{torch.index}` is not {cell.cuda}: {other}",
             fix="check `indexes:` in matrix.yaml, or what the index serves",
         )
 

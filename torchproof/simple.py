@@ -16,9 +16,10 @@ from torchproof.uv import WheelFile, redact
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 """Seconds; an index that does not begin to answer within them counts as unreachable."""
 
-_ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.9, text/html;q=0.5"
-_MISSING = (403, 404)
-"""The PyTorch index answers 403 for a page that it does not have."""
+_ACCEPT = (
+    "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.9, "
+    "text/html;q=0.5"
+)
 
 
 def fetch_page(index: str, project: str, client: httpx.Client) -> tuple[WheelFile, ...]:
@@ -34,7 +35,7 @@ def fetch_page(index: str, project: str, client: httpx.Client) -> tuple[WheelFil
         raise IndexUnreachableError(f"{shown} did not answer in time") from None
     except httpx.HTTPError as error:
         raise IndexUnreachableError(f"{shown} does not answer: {redact(str(error))}") from error
-    if answer.status_code in _MISSING:
+    if answer.status_code == httpx.codes.NOT_FOUND:
         return ()
     if answer.status_code != httpx.codes.OK:
         raise IndexUnreachableError(f"{shown} answers HTTP {answer.status_code}")

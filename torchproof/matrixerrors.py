@@ -1,0 +1,129 @@
+"""What is wrong in a matrix file, in words: file and line, the fault, the remedy."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from torchproof.errors import InputError
+from torchproof.matrixmodel import Matrix
+from torchproof.yamlfile import Document, Location
+
+_FORMS = {
+    "torch": "a version of torch, as `2.9` or `2.9.1`",
+    "cuda": "the name of a CUDA build, as `cu128`",
+    "python": "a Python version, as `3.11`",
+    "cudnn": "a full version, as `9.10.2.21`",
+    "nccl": "a full version, as `2.30.7`",
+    "gpus": "an architecture, as `sm_90`",
+    "image": "an image pinned by digest, as `name@sha256:…`",
+    "driver": "a driver version, as `570.124.06`",
+}
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Return "did you mean `x`?" for the nearest known name; an empty string if none is near."""
+    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)
+    return f"did you mean `{close[0]}`?" if close else ""
+
+
+def nearest_cuda(given: str, known: Iterable[str]) -> str:
+    """Like `did_you_mean`, for CUDA names: nearest by number, the newer of two equally near."""
+    digits = given.removeprefix("cu")
+    if not digits.isdigit():
+        return ""
+    near = min(
+        known,
+        key=lambda name: (abs(int(name.removeprefix("cu")) - int(digits)), -int(name[2:])),
+        default="",
+    )
+    return f"did you mean `{near}`?" if near else ""
+
+
+def explain(error: ValidationError, document: Document) -> InputError:
+    """Turn pydantic's findings into one error that names every place."""
+    found = [_explain_one(detail, document) for detail in error.errors()]
+    where, message, fix = found[0]
+    for other_where, other, other_fix in found[1:]:
+        message += f"\n{other_where}: {other}" + (f"\n  fix: {other_fix}" if other_fix else "")
+    if len(found) > 1:
+        message = message.replace("\n", f"\n  fix: {fix}\n", 1) if fix else message
+        fix = ""
+    return InputError(message, where=where, fix=fix)
+
+
+def _explain_one(detail: ErrorDetails, document: Document) -> tuple[str, str, str]:
+    location: Location = detail["loc"]
+    where = document.where(location)
+    name = next((str(part) for part in reversed(location) if isinstance(part, str)), "")
+    given = detail["input"]
+    match detail["type"]:
+        case "extra_forbidden":
+            keys = _keys_at(location[:-1])
+            fix = did_you_mean(name, keys) or f"known here are: {', '.join(keys)}"
+            return where, f"unknown key `{name}`", fix
+        case "missing":
+            return where, f"`{name}` is missing here", _remedy(name)
+        case "string_pattern_mismatch":
+            return (
+                where,
+                f"`{given}` is not {_FORMS.get(name, 'of the right form')}",
+                _near(name, str(given)),
+            )
+        case "string_type" if given is None:
+            return where, f"`{name}` has no value", _remedy(name)
+        case "string_too_short":
+            return where, f"`{name}` is empty", _remedy(name)
+        case "literal_error":
+            expected = str(detail.get("ctx", {}).get("expected", ""))
+            return where, f"`{given}` is not possible for `{name}`", f"it can be {expected}"
+        case "value_error":
+            return where, str(detail.get("ctx", {}).get("error", detail["msg"])), ""
+        case "tuple_type" | "model_type" | "model_attributes_type" | "dict_type":
+            kind = "a list" if detail["type"] == "tuple_type" else "a mapping of keys"
+            return where, f"`{name}` must be {kind}", ""
+        case _:
+            return where, f"`{name}`: {detail['msg'].lower()}", ""
+
+
+def _remedy(name: str) -> str:
+    if name == "reason":
+        return "say why: `reason: no GPU for it in our cluster`"
+    return f"give {_FORMS[name]}" if name in _FORMS else ""
+
+
+def _near(name: str, given: str) -> str:
+    digits = "".join(character for character in given if character.isdigit())
+    if name == "cuda" and len(digits) >= 3:
+        return f"did you mean `cu{digits[:3]}`?"
+    if name == "gpus" and len(digits) >= 2:
+        return f"did you mean `sm_{digits}`?"
+    if name == "image":
+        return "ask your registry for the digest: `docker buildx imagetools inspect NAME`"
+    return ""
+
+
+def _keys_at(location: Location) -> list[str]:
+    """Return the keys that the model at a place of the file knows."""
+    model: Any = Matrix
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(part) if _is_model(model) else None
+        model = _inner_model(field.annotation) if field else None
+    return list(model.model_fields) if _is_model(model) else []
+
+
+def _inner_model(annotation: Any) -> Any:
+    if _is_model(annotation):
+        return annotation
+    return next(filter(None, map(_inner_model, typing.get_args(annotation))), None)
+
+
+def _is_model(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseModel)
