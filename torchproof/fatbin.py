@@ -9,14 +9,17 @@ on the libraries of torch 2.7.1, 2.9.1 and 2.11.0; NVIDIA publishes no descripti
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from mmap import mmap
+from mmap import MADV_DONTNEED, mmap
+from mmap import PAGESIZE as PAGE
 from typing import Final
 
-Buffer = bytes | memoryview | mmap
-FindMagic = Callable[[bytes, int], int]
+Buffer = bytes | bytearray | mmap
+
+RELEASED: Final = 64 * 1024 * 1024
+"""Bytes of a mapped file that are read before their pages are given back."""
 
 MAGIC: Final = struct.pack("<I", 0xBA55ED50)
 _CONTAINER = struct.Struct("<IHHQ")
@@ -68,27 +71,43 @@ class Container:
     entries: tuple[Entry, ...]
 
 
-def containers(data: Buffer, find: FindMagic | None = None) -> Iterator[Container]:
+def containers(
+    data: Buffer, within: Iterable[tuple[int, int]] | None = None
+) -> Iterator[Container]:
     """Yield every well-formed container of a library, in order of offset.
 
     The magic may occur by chance; what does not parse to its end as a container is passed over.
-    `find(pattern, start)` searches the buffer: pass `mmap.find` where the buffer is a mapped file.
+    `within` are the (offset, bytes) to search, such as the fatbin sections; None is everything.
     """
     view = memoryview(data)
-    search = find or bytes(data).find
-    at = search(MAGIC, 0)
-    while at >= 0:
-        container = _container(view, at)
-        if container is None:
-            at = search(MAGIC, at + 4)
-        else:
-            yield container
-            at = search(MAGIC, at + container.size)
+    for start, length in within if within is not None else [(0, len(view))]:
+        end = min(start + length, len(view))
+        at = data.find(MAGIC, start, end)
+        while at >= 0:
+            container = _container(view[:end], at)
+            if container is None:
+                at = data.find(MAGIC, at + 4, end)
+            else:
+                yield container
+                at = data.find(MAGIC, at + container.size, end)
 
 
-def architectures(data: Buffer, find: FindMagic | None = None) -> tuple[str, ...]:
-    """Return the architectures with code in a library, sorted: machine code first, then PTX."""
-    names = {entry.name for found in containers(data, find) for entry in found.entries}
+def architectures(
+    data: bytes | mmap, within: Iterable[tuple[int, int]] | None = None
+) -> tuple[str, ...]:
+    """Return the architectures with code in a library, sorted: machine code first, then PTX.
+
+    Pages of a mapped file are given back on the way, so that a library of gigabytes does not stay
+    in memory; a private mapping would lose what was written to it.
+    """
+    names: set[str] = set()
+    released = 0
+    for found in containers(data, within):
+        names |= {entry.name for entry in found.entries}
+        done = found.offset // PAGE * PAGE
+        if isinstance(data, mmap) and done - released > RELEASED:
+            data.madvise(MADV_DONTNEED, released, done - released)
+            released = done
     return sort_architectures(names - {""})
 
 

@@ -59,6 +59,8 @@ class ElfFacts:
     undefined: tuple[Symbol, ...] = ()
     defined: frozenset[str] = frozenset()
     """Names; with a version also `name@version`."""
+    mentions: frozenset[str] = frozenset()
+    """Names of libraries that stand in the file's data, to be opened by name (cuDNN only)."""
 
 
 class _Image:
@@ -295,19 +297,20 @@ def _gnu_hash_count(image: _Image, start: int) -> int:
     return last + 1
 
 
-def may_hold_device_code(data: Buffer) -> bool:
-    """Tell whether a fatbin section may be inside: False only if the section table denies it.
+def sections(data: Buffer, word: str) -> list[tuple[int, int]] | None:
+    """Return (offset, bytes) of the sections whose name contains a word.
 
-    Reads the names of the sections; a file without a readable table may hold anything.
+    None if the file has no readable section table: then the code may stand anywhere.
     """
     try:
         image = _Image(data)
         start = image.unpack("Q", 40)[0] if image.wide else image.unpack("I", 32)[0]
-        size, count, names = image.unpack("HHH", 58 if image.wide else 46)
-        if not start or not count or size != (64 if image.wide else 40) or names >= count:
-            return True
+        size, count, names_at = image.unpack("HHH", 58 if image.wide else 46)
+        if not start or names_at >= count or size != (64 if image.wide else 40):
+            return None
         form = "IIQQQQ" if image.wide else "IIIIII"
-        row = image.unpack(form, start + names * size)
-        return b"fatbin" in bytes(image.slice(row[4], row[5]))
+        rows = [image.unpack(form, start + number * size) for number in range(count)]
+        names = bytes(image.slice(*rows[names_at][4:6]))
+        return [(row[4], row[5]) for row in rows if word in _string(names, row[0])]
     except (ValueError, struct.error):
-        return True
+        return None

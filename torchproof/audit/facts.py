@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchproof.audit.distributions import Distribution, find_distributions
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torchproof.cell import Cell
     from torchproof.lock import Lock
     from torchproof.results import Finding
+
+T = TypeVar("T")
 
 MAX_LINKS = 40
 """Symbolic links followed for one path before it counts as a loop; the kernel's own limit."""
@@ -138,7 +140,7 @@ class Subject(StrEnum):
     """Dockerfiles and launch files alone."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ImageFacts:
     """Everything that rules may look at. Equal facts give equal findings.
 
@@ -258,6 +260,17 @@ class ImageFacts:
     def installed(self, name: str) -> tuple[Distribution, ...]:
         """Return the installed distributions of a normalised name; empty if there is none."""
         return tuple(found for found in self.distributions if found.name == name)
+
+    def derived(self, make: Callable[[ImageFacts], T]) -> T:
+        """Return `make(self)`, worked out once: for what several rules need."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        found: T = self._derived[make]
+        return found
+
+    @cached_property
+    def _derived(self) -> dict[Callable[[ImageFacts], Any], Any]:
+        return {}
 
     @cached_property
     def torch(self) -> Distribution | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 import struct
+from collections.abc import Iterator
+from dataclasses import replace
 from mmap import mmap
 from typing import Final
 
@@ -42,6 +44,7 @@ SECRET: Final = re.compile(
 )
 """Never kept: a cache of facts must not hold an image's secrets."""
 LIBRARY: Final = re.compile(r"\.so(\.[\w.]+)?$")
+SONAME: Final = re.compile(rb"(lib[\w-]+\.so\.\d+)\0")
 LINKER_SCRIPT: Final = re.compile(rb"^\s*(/\*|INPUT|GROUP|OUTPUT_FORMAT)")
 PROGRAM_DIRECTORIES: Final = ("bin", "sbin")
 
@@ -79,9 +82,9 @@ def wanted(entry: FileEntry) -> bool:
 def inspect(entry: FileEntry, data: bytes | mmap) -> Detail:
     """Read one regular file from its whole content; broken content gives `Detail.broken`."""
     head = bytes(data[:4])
-    if head == elf.MAGIC:
-        return _code(data)
     name = posixpath.basename(entry.path)
+    if head == elf.MAGIC:
+        return _code(name, data)
     if LIBRARY.search(name) and not LINKER_SCRIPT.match(bytes(data[:64])):
         what = "is empty" if not entry.size else "does not start as an ELF file"
         return Detail(broken=what)
@@ -92,10 +95,32 @@ def inspect(entry: FileEntry, data: bytes | mmap) -> Detail:
     return NOTHING if b"\0" in text[:1024] else Detail(text=text.decode(errors="replace"))
 
 
-def _code(data: bytes | mmap) -> Detail:
+def _code(name: str, data: bytes | mmap) -> Detail:
     try:
         facts = elf.parse_elf(data)
     except (ValueError, struct.error) as error:
         return Detail(broken=f"is a corrupt ELF file: {error}")
-    archs = fatbin.architectures(data, data.find) if elf.may_hold_device_code(data) else ()
-    return Detail(elf=facts, archs=archs)
+    if name.startswith("libcudnn"):
+        facts = replace(facts, mentions=frozenset(_mentions(data, b"libcudnn")) - {facts.soname})
+    return Detail(elf=facts, archs=fatbin.architectures(data, _device_code(data)))
+
+
+def _device_code(data: bytes | mmap) -> list[tuple[int, int]] | None:
+    """Return where device code may stand, to keep gigabytes unread; None is everywhere.
+
+    Libraries without a fatbin section have none. cuFFT has a small one, and most of its code in
+    plain data: where the section is not most of the file, all of it is searched.
+    """
+    found = elf.sections(data, "fatbin")
+    if not found or sum(size for _, size in found) > len(data) // 2:
+        return found
+    return None
+
+
+def _mentions(data: bytes | mmap, prefix: bytes) -> Iterator[str]:
+    at = data.find(prefix)
+    while at >= 0:
+        found = SONAME.match(data[at : at + 128])
+        if found:
+            yield found.group(1).decode()
+        at = data.find(prefix, at + len(prefix))

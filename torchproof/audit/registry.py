@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from torchproof.audit import link
 from torchproof.audit.rules import Rule
 
-RULES: Final[tuple[Rule, ...]] = ()
+RULES: Final[tuple[Rule, ...]] = (*link.RULES,)
 
 
 def markdown() -> str:
