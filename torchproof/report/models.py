@@ -1,0 +1,230 @@
+"""reports/report.json: its shape, versioned. `report.schema.json` beside this file is made from it.
+
+The field names are a contract with scripts and dashboards: fields may be added within a schema
+version, never renamed or removed. Sizes are bytes, durations seconds, times RFC 3339 in UTC.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from torchproof.results import Level, Outcome, State, SubjectKind
+
+SCHEMA_VERSION: Literal["torchproof/report/1"] = "torchproof/report/1"
+SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
+
+
+def _not_planned(state: State) -> State:
+    if state is State.PLANNED:
+        raise ValueError("a report holds verdicts; `planned` is the state before a run")
+    return state
+
+
+VerdictState = Annotated[State, AfterValidator(_not_planned)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="null")
+
+
+class GpuModel(_Model):
+    """One GPU: its model name, compute capability (`sm_90`) and memory."""
+
+    model: str
+    arch: str
+    memory_bytes: int = 0
+
+
+class HostModel(_Model):
+    """Where something ran."""
+
+    engine: str
+    driver: str | None = None
+    gpus: list[GpuModel] = []
+
+
+class LayerModel(_Model):
+    """One layer of an image. `size_bytes` is compressed where the engine knows it."""
+
+    name: str
+    digest: str
+    size_bytes: int = Field(ge=0)
+
+
+class ImageModel(_Model):
+    """The image that a verdict is about."""
+
+    ref: str
+    digest: str
+    size_bytes: int = Field(ge=0)
+    layers: list[LayerModel] = []
+
+
+class EnvironmentModel(_Model):
+    """The virtual environment that a verdict is about, where no image was built."""
+
+    path: str
+    digest: str
+    size_bytes: int = Field(ge=0)
+
+
+class BuildModel(_Model):
+    """How the image or environment came to be. `reused`: it was there already."""
+
+    seconds: float = Field(ge=0)
+    reused: bool = False
+    plan_hash: str
+    log: str = ""
+
+
+class FindingModel(_Model):
+    """What one audit rule found."""
+
+    rule: str
+    outcome: Level
+    message: str
+    fix: str = ""
+    where: str = ""
+
+
+class ProbeModel(_Model):
+    """How one probe ended on one host. `log` is a path below the reports directory."""
+
+    name: str
+    outcome: Outcome
+    code: str
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+    metrics: dict[str, Any] = {}
+    message: str = ""
+    fix: str = ""
+    host: HostModel
+    required: bool = True
+    log: str = ""
+
+
+class EvidenceModel(_Model):
+    """What a verdict is bound to. The audit and the probes stand beside it in the cell."""
+
+    subject: SubjectKind
+    digest: str
+    suite_hash: str
+    host: HostModel
+    at: str
+    audited: bool
+
+
+class OtherEvidenceModel(EvidenceModel):
+    """Evidence on another digest, or of another probe suite: shown, and never counted."""
+
+    audit: list[FindingModel] = []
+    probes: list[ProbeModel] = []
+
+
+class RequiredProbeModel(_Model):
+    """A probe that the cell must pass, and the GPUs it needs for that."""
+
+    name: str
+    gpus: int = Field(default=0, ge=0)
+
+
+class PolicyModel(_Model):
+    """What the cell had to prove when it was judged."""
+
+    probes: list[RequiredProbeModel] = []
+    rules: list[str] = ["*"]
+    ignored: list[str] = []
+
+
+class OverrideModel(_Model):
+    """A wheel that replaces the one torch pins."""
+
+    name: str
+    pinned: str
+    chosen: str
+
+
+class CellModel(_Model):
+    """One cell and its verdict. `cuda` is the wheel's name (`cu128`); null: not locked."""
+
+    id: str
+    torch: str
+    cuda: str
+    cudnn: str | None = None
+    nccl: str | None = None
+    triton: str | None = None
+    python: str
+    platform: str = "linux/amd64"
+    gpus: list[str] = []
+    """Slim image: the only architectures it serves."""
+    archs: list[str] = []
+    driver_floor: str = ""
+    verdict: VerdictState
+    reason: str
+    fix: str = ""
+    source: str = ""
+    nearest: list[str] = []
+    notes: list[str] = []
+    overrides: list[OverrideModel] = []
+    lock_digest: str = ""
+    image: ImageModel | None = None
+    environment: EnvironmentModel | None = None
+    build: BuildModel | None = None
+    evidence: EvidenceModel | None = None
+    policy: PolicyModel = PolicyModel()
+    audit: list[FindingModel] = []
+    probes: list[ProbeModel] = []
+    other_evidence: list[OtherEvidenceModel] = []
+
+
+class AnswerModel(_Model):
+    """Whether one cell's image runs on one declared host, and by which rule."""
+
+    cell: str
+    answer: str
+    """`yes`, `minor_version`, `forward_compat` or `no`."""
+    rule: str
+
+
+class DeclaredHostModel(_Model):
+    """A host that matrix.yaml declares, and the answer for every cell."""
+
+    name: str
+    driver: str
+    gpu: str
+    count: int = Field(default=1, ge=0)
+    answers: list[AnswerModel] = []
+
+
+class SharingModel(_Model):
+    """Bytes of all images' layers: each counted as often as it is used, and stored once."""
+
+    images: int = 0
+    total_bytes: int = 0
+    stored_bytes: int = 0
+    shared_bytes: int = 0
+
+
+class ReportModel(_Model):
+    """A whole run, or several merged."""
+
+    model_config = ConfigDict(title="torchproof report")
+
+    schema_: Literal["torchproof/report/1"] = Field(alias="schema", default=SCHEMA_VERSION)
+    generated_at: str
+    suite_hash: str
+    host: HostModel
+    machines: list[HostModel] = []
+    """Every machine whose results are in here."""
+    cells: list[CellModel]
+    hosts: list[DeclaredHostModel] = []
+    sharing: SharingModel = SharingModel()
+    notes: list[str] = []
+
+
+def schema_text() -> str:
+    """Return the JSON Schema as it must stand in `SCHEMA_FILE`."""
+    return json.dumps(ReportModel.model_json_schema(), indent=2, sort_keys=True) + "\n"

@@ -1,0 +1,26 @@
+"use strict";
+const all = () => [...document.querySelectorAll("details")];
+const reveal = () => {
+  const target = location.hash && document.getElementById(location.hash.slice(1));
+  const details = target && target.querySelector("details");
+  if (details) { details.open = true; target.scrollIntoView(); }
+};
+addEventListener("hashchange", reveal);
+reveal();
+for (const link of document.querySelectorAll("a[href^='#cell-']")) {
+  link.addEventListener("click", () => { if (link.hash === location.hash) reveal(); });
+}
+const button = document.getElementById("unfold");
+const cells = () => [...document.querySelectorAll(".cell > details")];
+button.hidden = false;
+button.addEventListener("click", () => {
+  const open = cells().some((one) => !one.open);
+  for (const one of cells()) one.open = open;
+  button.textContent = open ? "Close all" : "Open all";
+});
+let closed = [];
+addEventListener("beforeprint", () => {
+  closed = all().filter((one) => !one.open);
+  for (const one of closed) one.open = true;
+});
+addEventListener("afterprint", () => { for (const one of closed) one.open = false; });
