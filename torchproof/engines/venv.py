@@ -194,7 +194,7 @@ def _outside(word: str, mounts: Mapping[Path, str]) -> str:
 
 def _layers(place: Path, plan: Plan) -> tuple[ImageLayer, ...]:
     """Read what is installed, a layer each. Raises OSError for a file that is gone or changed."""
-    site = next(place.glob("lib/python3*/site-packages"))
+    site = next(place.glob("lib/python3*/site-packages"), place)
     installed = {canonicalize_name(dist.name): dist for dist in distributions(path=[str(site)])}
     layers = []
     for layer in filter(lambda layer: layer.wheels, plan.layers):
