@@ -11,6 +11,7 @@ import csv
 import hashlib
 import io
 import posixpath
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,7 @@ from installer.utils import (
     parse_wheel_filename,
 )
 
+from torchproof.assemble.reading import read
 from torchproof.assemble.wheelfile import Member, WheelFile, safe_path
 from torchproof.errors import IntegrityError
 from torchproof.plan import PREFIX
@@ -31,6 +33,7 @@ from torchproof.plan import PREFIX
 INSTALLER: Final = b"torchproof\n"
 _SIGNATURES: Final = ("RECORD.jws", "RECORD.p7s")
 _NEW_SCRIPT: Final = "#!python"
+_PIP_SCRIPT: Final = re.compile(r"pip3\.\d+")
 _LARGEST_METADATA: Final = 64 * 1024**2
 
 
@@ -143,7 +146,7 @@ class _Installer:
     def _place(self, member: Member) -> Installed:
         path, mode, scheme = self._target(member)
         if scheme == "scripts":
-            data = self.wheel.read(member)
+            data = read(self.wheel, member)
             fixed = fix_shebang(data)
             if fixed != data:
                 return self._made(path, fixed, mode)
@@ -182,7 +185,9 @@ class _Installer:
         except Exception as error:  # configparser's errors and installer's assertions
             raise self._bad(f"entry_points.txt: {error or 'not understood'}") from error
         made: list[Installed] = []
-        for name, module, attribute, section in entries:
+        for given, module, attribute, section in entries:
+            # pip's wheel names the Python it was built with; every installer corrects that.
+            name = f"pip{self.python}" if _PIP_SCRIPT.fullmatch(given) else given
             if not safe_path(name) or "/" in name:
                 raise self._bad(f"entry point with an unsafe name: {name!r}")
             _, data = Script(name, module, attribute, section).generate(
@@ -208,7 +213,7 @@ class _Installer:
         if member.size > _LARGEST_METADATA:
             raise self._bad(f"{self.dist_info}/{name} has {member.size} bytes")
         try:
-            return self.wheel.read(member).decode("utf-8")
+            return read(self.wheel, member).decode("utf-8")
         except UnicodeDecodeError as error:
             raise self._bad(f"{name} is not UTF-8: {error}") from error
 

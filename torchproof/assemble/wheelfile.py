@@ -10,7 +10,6 @@ import os
 import stat
 import struct
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -43,14 +42,6 @@ class WheelFile:
     path: Path
     size: int
     members: tuple[Member, ...]
-
-    def read(self, member: Member) -> bytes:
-        """Return the content of a member; meant for small ones. Raise `IntegrityError` if bad."""
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                return archive.read(member.name)
-        except (zipfile.BadZipFile, EOFError, zlib.error) as error:
-            raise _bad(self.path, f"{member.name}: {error}") from error
 
 
 def open_wheel(path: Path) -> WheelFile:
@@ -119,6 +110,8 @@ def _check_names(path: Path, infos: list[zipfile.ZipInfo]) -> None:
 
 def _data_offset(path: Path, descriptor: int, info: zipfile.ZipInfo) -> int:
     """Return where a member's bytes start, after its local header (APPNOTE.TXT 4.3.7)."""
+    if info.header_offset < 0:
+        raise _bad(path, f"{info.filename}: starts before the file")
     header = os.pread(descriptor, _LOCAL.size, info.header_offset)
     magic, _, flags, method, _, _, _, _, _, name_size, extra_size = _LOCAL.unpack(header)
     raw = os.pread(descriptor, name_size, info.header_offset + _LOCAL.size)
