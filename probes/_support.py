@@ -1,7 +1,8 @@
 """What the probe scripts share: the protocol with the runner. Standard library only, Python 3.9+.
 
 A script ends by exit code 0 (pass), 1 (fail) or 77 (skip) and prints one JSON object on standard
-output: {"code": ..., "message": ..., "fix": ..., "metrics": {...}}. All else goes to standard error.
+output, {"code": ..., "message": ..., "fix": ..., "metrics": {...}}; all else goes to standard
+error.
 """
 
 from __future__ import annotations

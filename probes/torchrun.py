@@ -68,9 +68,10 @@ def launch(torchrun, folder):
     worker.write_text(WORKER)
     command = [torchrun, "--standalone", "--nproc-per-node=2", str(worker), str(folder)]
     limit = support.remaining()
-    out = open(folder / "output", "w+")
+    output = folder / "output"
     try:
-        process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+        with output.open("w") as out:
+            process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
     except OSError as error:
         support.fail(
             "torchrun_broken",
@@ -87,13 +88,13 @@ def launch(torchrun, folder):
             process.wait(5)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-        print(tail(out), file=sys.stderr)
+        print(tail(output), file=sys.stderr)
         support.fail(
             "hang",
             f"torchrun --standalone did not end within {limit:.0f} s",
             "does the hostname resolve (probe `rendezvous`)? try --local-addr=127.0.0.1",
         )
-    text = tail(out)
+    text = tail(output)
     print(text, file=sys.stderr)
     if code != 0:
         support.fail("torchrun_failed", f"torchrun ended with exit code {code}: {reason(text)}")
@@ -146,9 +147,8 @@ def reason(text):
     return (errors or lines or ["no output"])[0][:300]
 
 
-def tail(stream):
-    stream.seek(0)
-    return stream.read()[-20000:]
+def tail(path):
+    return path.read_text(errors="replace")[-20000:]
 
 
 if __name__ == "__main__":

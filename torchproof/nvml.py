@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
-import pynvml
+import pynvml as _pynvml
 
 from torchproof.results import Gpu
+
+pynvml: Any = _pynvml
+"""NVIDIA's bindings carry no types."""
 
 
 def read_gpus() -> tuple[str | None, tuple[Gpu, ...]]:

@@ -17,11 +17,12 @@ from torchproof.probing.diagnosis import by_code, diagnose
 from torchproof.probing.script import Probe
 from torchproof.results import Host, Outcome, ProbeResult
 
-PASS, FAIL, SKIP = 0, 1, 77
 HANGS = frozenset({"hang", "timeout"})
 """Codes by which a script says that it ended a hang itself."""
-VAGUE = frozenset({"exception", "rank_failed", "rank_died", "hang", "timeout"})
+VAGUE = frozenset({"exception", "rank_failed", "rank_died", "garbage", "no_json", *HANGS})
 """Codes that say how a script ended and not why: the table of diagnoses is asked."""
+LOG_END = 20_000
+"""Characters of standard error that are searched: what led to the end stands there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +68,21 @@ def interpret(
 def _answer(probe: Probe, run: RunResult) -> Answer:
     code = run.exit_code
     if code is None:
+        where = _last_frame(run.stderr)
         return Answer(
             outcome=Outcome.TIMEOUT,
             code="timeout",
-            message=f"no end within {probe.timeout:.0f} s{_last_frame(run.stderr)}",
+            message=f"no end within {probe.timeout:.0f} s{where}",
             fix="the stacks of the hang are in the log",
         )
     if code < 0 or 128 < code < 160:
         return _died(-code if code < 0 else code - 128)
     said = _json(run.stdout)
     if isinstance(said, str):
-        message = f"exit code {code}, and {_no_json(run.stdout)}"
+        text = run.stdout.strip()
+        printed = f"standard output is not one JSON object: {text[:120]!r}"
+        printed = printed if text else "nothing on standard output where one JSON object belongs"
+        message = f"exit code {code}, and {printed}"
         return Answer(outcome=Outcome.FAIL, code=said, message=message, fix=_last_line(run.stderr))
     answer = Answer(
         outcome=Outcome.FAIL,
@@ -86,19 +91,25 @@ def _answer(probe: Probe, run: RunResult) -> Answer:
         fix=str(said.get("fix") or ""),
         metrics=said.get("metrics") or {},
     )
+    return _by_exit_code(answer, code)
+
+
+def _by_exit_code(answer: Answer, code: int) -> Answer:
     match code:
         case 0 if answer.code == "ok":
             return replace(answer, outcome=Outcome.PASS)
-        case 77:
+        case 77 if answer.code != "ok":
             return replace(answer, outcome=Outcome.SKIP)
+        case 1 if answer.code in HANGS:
+            return replace(answer, outcome=Outcome.TIMEOUT)
         case 1 if answer.code != "ok":
-            hung = answer.code in HANGS
-            return replace(answer, outcome=Outcome.TIMEOUT if hung else Outcome.FAIL)
-        case 0 | 1:
-            said_so = f"the script says {answer.code!r} and ends with exit code {code}"
-            return replace(answer, code="contradiction", message=said_so)
+            return answer
+        case 0 | 1 | 77:
+            message = f"the script says {answer.code!r} and ends with exit code {code}"
+            return replace(answer, code="contradiction", message=message)
         case _:
-            return replace(answer, code=f"exit_{code}", message=f"exit code {code}: {answer.message}")
+            message = f"exit code {code}: {answer.message}"
+            return replace(answer, code=f"exit_{code}", message=message)
 
 
 def _died(number: int) -> Answer:
@@ -108,7 +119,7 @@ def _died(number: int) -> Answer:
         name = f"signal {number}"
     hints = {
         "SIGKILL": "killed from outside: out of memory (the container's or the host's limit)?",
-        "SIGBUS": "a shared-memory file that does not fit /dev/shm ends so: use a larger --shm-size",
+        "SIGBUS": "a shared-memory file that does not fit /dev/shm ends so: use --shm-size",
         "SIGILL": "the image's CPU code needs instructions that this processor lacks",
     }
     return Answer(
@@ -122,7 +133,7 @@ def _died(number: int) -> Answer:
 def _json(stdout: str) -> dict[str, Any] | str:
     """Return the one object that a script printed, or a code that says what is wrong with it.
 
-    An entrypoint may greet on standard output, so lines that are no JSON objects may go before.
+    An entrypoint may greet on standard output, so lines that are no answers may stand around it.
     """
     objects = []
     for line in stdout.splitlines():
@@ -137,18 +148,10 @@ def _json(stdout: str) -> dict[str, Any] | str:
         return "many_answers"
     if not objects:
         return "garbage" if stdout.strip() else "no_json"
-    value = objects[0]
-    metrics = value.get("metrics") or {}
-    if not isinstance(value["code"], str) or not value["code"] or not isinstance(metrics, dict):
+    code, metrics = objects[0]["code"], objects[0].get("metrics") or {}
+    if not isinstance(code, str) or not code or not isinstance(metrics, dict):
         return "garbage"
-    return value
-
-
-def _no_json(stdout: str) -> str:
-    text = stdout.strip()
-    if not text:
-        return "nothing on standard output where one JSON object belongs"
-    return f"standard output is not one JSON object: {text[:120]!r}"
+    return objects[0]
 
 
 def _explained(answer: Answer, run: RunResult) -> Answer:
@@ -156,26 +159,23 @@ def _explained(answer: Answer, run: RunResult) -> Answer:
     if answer.outcome in (Outcome.PASS, Outcome.SKIP):
         return answer
     known = by_code(answer.code)
-    if known is None and (answer.code in VAGUE or not answer.metrics):
-        known = diagnose(f"{answer.message}\n{run.stderr[-20000:]}")
+    if known is None and (answer.code in VAGUE or answer.code.startswith(("exit_", "sig"))):
+        known = diagnose(f"{answer.message}\n{run.stderr[-LOG_END:]}")
         if known is not None:
-            answer = replace(
-                answer, code=known.code, message=f"{known.message} ({answer.message})", fix=known.fix
-            )
-    if known is not None and known.host_fault:
+            message = f"{known.message} ({answer.message})"
+            answer = replace(answer, code=known.code, message=message, fix=known.fix)
+    if known is None:
+        return answer
+    if known.host_fault:
         answer = replace(answer, outcome=Outcome.HOST_FAULT)
-    if known is not None and not answer.fix:
-        answer = replace(answer, fix=known.fix)
-    return answer
+    return replace(answer, fix=answer.fix or known.fix)
 
 
 def _expected(probe: Probe, answer: Answer) -> Answer:
     """A probe on trial: only the failure that it has to find is a pass."""
     if answer.outcome is Outcome.FAIL and answer.code == probe.expect:
         message = f"fails as it has to here: {answer.message}"
-        return Answer(
-            outcome=Outcome.PASS, code="ok", message=message, metrics=answer.metrics
-        )
+        return Answer(outcome=Outcome.PASS, code="ok", message=message, metrics=answer.metrics)
     if answer.outcome is Outcome.PASS:
         message = f"the probe passed where it has to fail with {probe.expect!r}"
         return replace(answer, outcome=Outcome.FAIL, code="blind", message=message)
@@ -184,17 +184,15 @@ def _expected(probe: Probe, answer: Answer) -> Answer:
 
 def _as_proof(probe: Probe, answer: Answer, gpus: int, ranks_per_gpu: int) -> Answer:
     """A pass with fewer GPUs than the probe needs, or with shared ones, proves its code only."""
-    if probe.gpus and ranks_per_gpu > 1:
+    if probe.gpus > 1 and ranks_per_gpu > 1:
+        code = "shared_gpu"
         seen = f"right with {ranks_per_gpu} ranks on each GPU, which proves the code, not the links"
-        return replace(answer, outcome=Outcome.SKIP, code="shared_gpu", message=_join(seen, answer))
-    if gpus < probe.gpus:
-        seen = f"right on {gpus} GPU; {probe.gpus} are needed to prove it"
-        return replace(answer, outcome=Outcome.SKIP, code="too_few_gpus", message=_join(seen, answer))
-    return answer
-
-
-def _join(seen: str, answer: Answer) -> str:
-    return f"{seen}: {answer.message}" if answer.message else seen
+    elif gpus < probe.gpus:
+        code, seen = "too_few_gpus", f"right on {gpus} GPU; {probe.gpus} are needed to prove it"
+    else:
+        return answer
+    message = f"{seen}: {answer.message}" if answer.message else seen
+    return replace(answer, outcome=Outcome.SKIP, code=code, message=message)
 
 
 def _last_line(text: str) -> str:
@@ -204,6 +202,6 @@ def _last_line(text: str) -> str:
 
 def _last_frame(stderr: str) -> str:
     """Where the main thread stood, from faulthandler's dump."""
-    main = stderr.rsplit("(most recent call first):", 1)
-    frame = re.search(r'File "([^"]+)", line (\d+) in (\S+)', main[1]) if len(main) == 2 else None
+    parts = stderr.rsplit("(most recent call first):", 1)
+    frame = re.search(r'File "([^"]+)", line (\d+) in (\S+)', parts[1]) if len(parts) > 1 else None
     return f"; it stood in {frame[3]} ({frame[1]}:{frame[2]})" if frame else ""

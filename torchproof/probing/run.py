@@ -71,75 +71,89 @@ def result_key(built: Built, folder: Path, host: Host, options: RunOptions) -> d
     }
 
 
-def run_probes(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One cell on trial: what probes run on, with what, and where results go."""
+
+    runner: Runner
+    built: Built
+    lock: Lock | None
+    host: Host
+    options: RunOptions
+    store: ProbeStore
+
+
+def open_trial(
     runner: Runner,
     built: Built,
     lock: Lock | None,
-    chosen: Sequence[tuple[Probe, bool]],
     *,
+    folder: Path,
     reports: Path,
     options: RunOptions | None = None,
+) -> Trial:
+    """Prepare a trial; `folder` holds the probe scripts. `lock` is None where none exists."""
+    options = options or RunOptions()
+    host = runner.host()
+    return Trial(
+        runner=runner,
+        built=built,
+        lock=lock,
+        host=host,
+        options=options,
+        store=ProbeStore(reports, built.cell, result_key(built, folder, host, options)),
+    )
+
+
+def run_probes(
+    trial: Trial,
+    chosen: Sequence[tuple[Probe, bool]],
+    *,
     on_result: Callable[[ProbeResult, bool], None] | None = None,
 ) -> list[ProbeResult]:
     """Run probes one after the other on one cell; returns their results in the same order.
 
-    `chosen` pairs each probe with whether the verdict requires it (`select_probes`). `lock` is
-    None where none exists (`--target host`). Results are kept below `reports` as they come; those
-    that hold already are not run again. `on_result` gets each result and whether it was kept from
-    before. A fault of one probe never stops the others; KeyboardInterrupt goes through.
+    `chosen` pairs each probe with whether the verdict requires it (`select_probes`). Results are
+    kept as they come; those that hold already are not run again. `on_result` gets each result and
+    whether it was kept from before. A fault of one probe never stops the others; an interrupt
+    goes through.
     """
-    options = options or RunOptions()
     results: list[ProbeResult] = []
-    if not chosen:
-        return results
-    host = runner.host()
-    folder = chosen[0][0].path.parent
-    store = ProbeStore(reports, built.cell, result_key(built, folder, host, options))
     for probe, required in chosen:
-        before = store.load().get(probe.name) if options.resume else None
+        before = trial.store.load().get(probe.name) if trial.options.resume else None
         kept = before is not None and before.outcome in FINAL
         if before is not None and kept:
             result = replace(before, required=required)
         else:
-            result = run_probe(runner, built, lock, probe, required, store, host, options)
+            result = run_probe(trial, probe, required=required)
         results.append(result)
         if on_result:
             on_result(result, kept)
     return results
 
 
-def run_probe(
-    runner: Runner,
-    built: Built,
-    lock: Lock | None,
-    probe: Probe,
-    required: bool,
-    store: ProbeStore,
-    host: Host,
-    options: RunOptions,
-) -> ProbeResult:
+def run_probe(trial: Trial, probe: Probe, *, required: bool) -> ProbeResult:
     """Run one probe, waiting for the GPUs it needs, and keep its result and log."""
-    result = _skipped(probe, required, built, host)
+    host, options = trial.host, trial.options
+    result = _skipped(probe, required, trial.built, host)
     if result is None:
         count = len(host.gpus) if probe.all_gpus else min(probe.gpus, len(host.gpus))
         ids = gpu_ids(host)
         try:
             with lease(tuple(ids), count, timeout=options.lease_timeout) as held:
-                given = replace(host, gpus=tuple(ids[gpu] for gpu in held))
-                spec = run_spec(probe, built, lock, held, options)
-                run = runner.run(built, spec)
-                log = store.write_log(probe.name, _log_text(spec, run))
-                result = interpret(
-                    probe,
-                    run,
-                    required=required,
-                    host=given,
-                    ranks_per_gpu=options.ranks_per_gpu,
-                    log=log,
-                )
+                spec = run_spec(probe, trial.built, trial.lock, held, options)
+                run = trial.runner.run(trial.built, spec)
+            result = interpret(
+                probe,
+                run,
+                required=required,
+                host=replace(host, gpus=tuple(ids[gpu] for gpu in held)),
+                ranks_per_gpu=options.ranks_per_gpu,
+                log=trial.store.write_log(probe.name, _log_text(spec, run)),
+            )
         except TorchproofError as error:
             result = _could_not_run(probe, required, host, error)
-    store.save(result)
+    trial.store.save(result)
     return result
 
 
@@ -217,9 +231,7 @@ def _skipped(probe: Probe, required: bool, built: Built, host: Host) -> ProbeRes
     )
 
 
-def _could_not_run(
-    probe: Probe, required: bool, host: Host, error: TorchproofError
-) -> ProbeResult:
+def _could_not_run(probe: Probe, required: bool, host: Host, error: TorchproofError) -> ProbeResult:
     """The engine could not run the script: a fault of the host, unless the cell is to blame."""
     known = diagnose(error.message)
     at_host = isinstance(error, HostError) or (known is not None and known.host_fault)

@@ -16,17 +16,18 @@ Files whose names begin with an underscore are shared code, not probes.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from torchproof.errors import InputError
+from torchproof.matrixerrors import did_you_mean
 
 BLOCK = re.compile(r"^# /// probe[ \t]*\n(?P<body>(?:#(?: .*)?\n)*?)# ///[ \t]*$", re.MULTILINE)
 
@@ -146,7 +147,7 @@ def select_probes(
     must = None if required is None else tuple(required)
     for name in (*(must or ()), *optional, *(wanted or ())):
         if name not in known:
-            raise InputError(f"no probe is called {name!r}", fix=_did_you_mean(name, known))
+            raise InputError(f"no probe is called {name!r}", fix=did_you_mean(name, known))
     chosen: list[tuple[Probe, bool]] = []
     for probe in probes:
         if wanted is not None and probe.name not in wanted:
@@ -169,13 +170,13 @@ def suite_hash(folder: Path = PROBES) -> str:
     return "sha256:" + digest.hexdigest()
 
 
-def _probe(name: str, path: Path, settings: dict[str, object]) -> Probe:
-    values = dict(settings)
-    values["args"] = tuple(values.pop("args", ()))  # type: ignore[call-overload]
-    gpus = values.get("gpus", 0)
-    least = values.get("min_gpus")
-    values["min_gpus"] = gpus if least is None else min(least, gpus)  # type: ignore[call-overload]
-    return Probe(name=name, path=path, **values)  # type: ignore[arg-type]
+def _probe(name: str, path: Path, settings: dict[str, Any]) -> Probe:
+    gpus, least = settings.get("gpus", 0), settings.get("min_gpus")
+    more = {
+        "args": tuple(settings.get("args", ())),
+        "min_gpus": gpus if least is None else min(least, gpus),
+    }
+    return Probe(name=name, path=path, **settings | more)
 
 
 def _explain(error: ValidationError) -> str:
@@ -183,10 +184,5 @@ def _explain(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = [*_Header.model_fields]
-        return f"the probe header has an unknown key {key!r}; {_did_you_mean(key, known)}"
+        return f"the probe header has an unknown key {key!r}; {did_you_mean(key, known)}"
     return f"the probe header's {key!r}: {first['msg']}"
-
-
-def _did_you_mean(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

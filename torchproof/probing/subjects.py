@@ -1,0 +1,93 @@
+"""What probes are run on: the built cells of matrix.yaml, or the present Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchproof.engines.select import choose
+from torchproof.errors import HostError, InputError
+from torchproof.facts import load_facts
+from torchproof.index import Indexes
+from torchproof.lock import Lock
+from torchproof.lockfile import lock_path, read_lock
+from torchproof.matrix import expand, load_matrix, select
+from torchproof.plan import make_plan
+from torchproof.probing.hostpython import HostPython
+from torchproof.probing.run import Runner
+from torchproof.probing.script import Probe, load_probes, select_probes
+from torchproof.results import Built
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One cell on trial and what it has to prove."""
+
+    runner: Runner
+    built: Built
+    lock: Lock | None
+    chosen: tuple[tuple[Probe, bool], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What a user asked for. `only` names cells, `names` probes (separated by commas)."""
+
+    target: str = "image"
+    engine: str = "auto"
+    python: Path | None = None
+    matrix: Path = Path("matrix.yaml")
+    only: str | None = None
+    names: str | None = None
+
+
+def find_subjects(choice: Choice, folder: Path) -> tuple[Subject, ...]:
+    """Return what was built and is on trial. Raises InputError, HostError or CellError."""
+    probes = load_probes(folder)
+    match choice.target:
+        case "host":
+            return (_host(choice, probes),)
+        case "image":
+            return _cells(choice, probes)
+        case _:
+            raise InputError(f"no target is called {choice.target!r}", fix="image or host")
+
+
+def _host(choice: Choice, probes: tuple[Probe, ...]) -> Subject:
+    runner = HostPython(choice.python)
+    chosen = (
+        _chosen(choice, probes)
+        if choice.matrix.exists()
+        else select_probes(probes, only=choice.names)
+    )
+    return Subject(runner=runner, built=runner.describe(), lock=None, chosen=chosen)
+
+
+def _cells(choice: Choice, probes: tuple[Probe, ...]) -> tuple[Subject, ...]:
+    facts = load_facts()
+    matrix = load_matrix(choice.matrix)
+    wanted = select(expand(matrix, facts), choice.only)
+    engine = choose(choice.engine, Indexes(pytorch=facts.pytorch_url, urls=matrix.indexes))
+    chosen = _chosen(choice, probes)
+    found: list[Subject] = []
+    for request in wanted:
+        path = lock_path(request.cell.id)
+        if not path.exists():
+            continue
+        lock = read_lock(path)
+        built = engine.find(make_plan(lock), lock)
+        if built is not None:
+            found.append(Subject(runner=engine, built=built, lock=lock, chosen=chosen))
+    if not found:
+        raise HostError(
+            f"none of these {len(wanted)} cells is built with the engine {engine.name}",
+            fix="`python build.py build` first, or `--target host` for the present Python",
+        )
+    return tuple(found)
+
+
+def _chosen(choice: Choice, probes: tuple[Probe, ...]) -> tuple[tuple[Probe, bool], ...]:
+    wishes = load_matrix(choice.matrix).probes
+    return select_probes(
+        probes, required=wishes.required, optional=wishes.optional, only=choice.names
+    )
