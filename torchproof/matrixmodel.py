@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from packaging.version import Version
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -15,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from torchproof.facts import Facts, minor_of
 from torchproof.yamlfile import Document, Location
 
 Platform = Literal["linux/amd64", "linux/arm64"]
@@ -29,7 +31,7 @@ Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 class Strict(BaseModel):
     """A mapping with known keys only."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class BaseEntry(Strict):
@@ -166,7 +168,7 @@ class Publish(Strict):
 class Matrix(Strict):
     """What to build and what each image must prove."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, title="matrix.yaml of torchproof")
+    model_config = ConfigDict(title="matrix.yaml of torchproof")
 
     torch: tuple[Torch, ...] = ()
     """Axis: versions of PyTorch. A minor version (`"2.9"`) means its newest patch."""
@@ -217,3 +219,32 @@ class Matrix(Strict):
         if not self.torch and not self.cells:
             raise ValueError("no cells: name the axes `torch` and `cuda`, or list `cells`")
         return self
+
+
+def matrix_schema(facts: Facts) -> dict[str, Any]:
+    """Return the JSON Schema of matrix.yaml, with the names that the data knows, for completion."""
+    schema = Matrix.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    versions = sorted(facts.releases, key=Version, reverse=True)
+    names = {
+        "torch": list(dict.fromkeys([*map(minor_of, versions), *versions])),
+        "cuda": list(facts.cuda_names()),
+    }
+    for key in ("torch", "cuda", "python", "platform"):
+        axis = schema["properties"][key]
+        if key in names:
+            axis["items"] = _known(axis["items"], names[key])
+        one = axis["items"]
+        schema["properties"][key] = {
+            name: axis.pop(name) for name in ("title", "description", "default") if name in axis
+        } | {"anyOf": [axis, one]}
+    for key, known in names.items():
+        entry = schema["$defs"]["CellEntry"]["properties"]
+        entry[key] = _known(entry[key], known)
+    return schema
+
+
+def _known(form: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    rest = {key: form[key] for key in ("title", "description") if key in form}
+    shape = {key: value for key, value in form.items() if key not in rest}
+    return rest | {"anyOf": [{"enum": names}, shape]}

@@ -22,7 +22,7 @@ from torchproof.uv import Resolved, Target, WheelFile, compile_requirements
 
 _CUDNN = re.compile(r"nvidia-cudnn(-cu\d+)?")
 _NCCL = re.compile(r"nvidia-nccl(-cu\d+)?")
-_CUDART = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
+CUDART = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
 _CUDA = re.compile(r"(nvidia|cuda)-.+")
 _ORDER = {name: place for place, name in enumerate(LayerName)}
 _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
@@ -261,7 +261,7 @@ def _check(cell: Cell, lock: Lock) -> None:
     """Compare what came with what the cell says; an index may serve another build than its name."""
     torch = next(wheel for wheel in lock.wheels if wheel.name == "torch")
     local = Version(torch.version).local
-    runtime = _version(lock.wheels, _CUDART)
+    runtime = _version(lock.wheels, CUDART)
     other = ""
     if local not in (None, cell.cuda):
         other = f"its version is {torch.version}"

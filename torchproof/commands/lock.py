@@ -1,8 +1,70 @@
-"""`lock`: not written yet."""
+"""`lock`: resolves cells and writes `images/<cell>/lock.yaml`."""
 
-from torchproof.errors import HostError
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from torchproof.commands.options import MatrixFile, Only
+from torchproof.errors import Exit, HostError
+from torchproof.facts import load_facts
+from torchproof.index import WheelStore, cache_dir
+from torchproof.locking import Locked, lock_cells
+from torchproof.matrix import DEFAULT, load_matrix, match_ids
+from torchproof.resolve import Resolver
+from torchproof.results import State
+from torchproof.survey import Surveyed, indexes_of, survey
 
 
-def run() -> None:
-    """Not written yet."""
-    raise HostError("lock: not written yet")
+def run(
+    only: Only = None,
+    upgrade: Annotated[bool, typer.Option(help="Resolve anew, also where a lock holds.")] = False,
+    matrix: MatrixFile = DEFAULT,
+) -> int:
+    """Resolve cells to exact wheels and write images/CELL/lock.yaml.
+
+    A lock that still fits its cell is kept. Exit code 1 if a cell cannot be resolved. A cell whose
+    index does not answer is no failure as long as another one has its lock; else the code is 3.
+    """
+    out = Console(highlight=False, soft_wrap=True, markup=False)
+    asked, facts = load_matrix(matrix), load_facts()
+    indexes = indexes_of(asked, facts)
+    cells = survey(asked, facts, indexes)
+    names = set(match_ids([item.id for item in cells], only))
+    wanted = [item for item in cells if item.id in names]
+    for item in wanted:
+        if item.verdict is not None:
+            out.print(f"{item.id}: {item.verdict.state}: {item.verdict.reason}")
+    resolver = Resolver(facts=facts, indexes=indexes, store=WheelStore(cache_dir(), indexes))
+    results = lock_cells(
+        wanted, resolver, upgrade=upgrade, done=lambda locked: out.print(_line(locked))
+    )
+    return int(_exit_code(wanted, results))
+
+
+def _line(locked: Locked) -> str:
+    if locked.error is not None:
+        word = "blocked" if isinstance(locked.error, HostError) else "failed"
+        return f"{locked.cell}: {word}: {locked.error}"
+    assert locked.lock is not None
+    lock = locked.lock
+    size = f"{lock.download_bytes / 1e9:.2f} GB in {len(lock.wheels)} wheels"
+    replaced = "".join(
+        f"; {item.name} {item.chosen} instead of {item.pinned}" for item in lock.overrides
+    )
+    what = f"locked anew ({locked.why})" if locked.why else "lock kept"
+    return f"{locked.cell}: {what}: {size}, cuDNN {lock.cudnn}, NCCL {lock.nccl}{replaced}"
+
+
+def _exit_code(wanted: Iterable[Surveyed], results: Iterable[Locked]) -> Exit:
+    errors = [locked.error for locked in results if locked.error is not None]
+    if any(not isinstance(error, HostError) for error in errors):
+        return Exit.CELL_FAILED
+    blocked = bool(errors) or any(
+        item.verdict is not None and item.verdict.state == State.BLOCKED for item in wanted
+    )
+    have = any(locked.lock is not None for locked in results)
+    return Exit.ENVIRONMENT if blocked and not have else Exit.OK

@@ -1,8 +1,74 @@
-"""`plan`: not written yet."""
+"""`plan`: every cell before a run. Touches nothing."""
 
-from torchproof.errors import HostError
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from torchproof.commands.options import AsJson, MatrixFile, Only
+from torchproof.facts import load_facts
+from torchproof.matrix import DEFAULT, load_matrix, match_ids
+from torchproof.planning import Row, plan_rows
+from torchproof.survey import indexes_of, survey
 
 
-def run() -> None:
-    """Not written yet."""
-    raise HostError("plan: not written yet")
+def run(only: Only = None, as_json: AsJson = False, matrix: MatrixFile = DEFAULT) -> int:
+    """Show every cell: state, reason, layers, bytes. Touches nothing."""
+    asked, facts = load_matrix(matrix), load_facts()
+    cells = survey(asked, facts, indexes_of(asked, facts))
+    names = set(match_ids([item.id for item in cells], only))
+    rows = plan_rows((item for item in cells if item.id in names), facts)
+    if as_json:
+        print(json.dumps({"cells": [_plain(row) for row in rows]}, indent=2))  # noqa: T201
+    else:
+        _show(rows)
+    return 0
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "torch": row.torch,
+        "cuda": row.cuda,
+        "cudnn": row.cudnn,
+        "nccl": row.nccl,
+        "python": row.python,
+        "state": row.state,
+        "reason": row.reason,
+        "source": row.source,
+        "nearest": list(row.nearest),
+        "fix": row.fix,
+        "layers": [
+            {
+                "name": layer.name,
+                "key": layer.key,
+                "bytes": layer.download_bytes,
+                "wheels": len(layer.wheels),
+            }
+            for layer in row.layers
+        ],
+        "bytes": row.bytes,
+    }
+
+
+def _show(rows: Sequence[Row]) -> None:
+    out = Console(highlight=False, soft_wrap=True, markup=False)
+    width = max((len(row.id) for row in rows), default=0)
+    for row in rows:
+        versions = {"cuDNN": row.cudnn, "NCCL": row.nccl, "Python": row.python}
+        told = "  ".join(f"{name} {version}" for name, version in versions.items() if version)
+        size = f"  {row.bytes / 1e9:.2f} GB of wheels" if row.bytes is not None else ""
+        out.print(f"{row.id:{width}}  {row.state:11}  {told}{size}")
+        lines = {
+            "": row.reason,
+            "nearest: ": ", ".join(row.nearest),
+            "source: ": row.source if row.nearest else "",
+            "fix: ": row.fix,
+            "layers: ": " → ".join(layer.name for layer in row.layers),
+        }
+        for title, text in lines.items():
+            if text:
+                out.print(f"    {title}{text}")

@@ -26,6 +26,8 @@ class Build:
     platforms: tuple[str, ...]
     confirmed: bool
     sources: tuple[str, ...]
+    official: bool = True
+    """Part of the release matrix; False: published outside it."""
     cudnn: str | None = None
     nccl: str | None = None
     triton: str | None = None
@@ -127,6 +129,17 @@ class Facts:
         found = [version for version in self.releases if minor_of(version) == minor]
         return max(found, key=Version, default=None)
 
+    def published(self, torch: str, cuda: str, python: str, platform: str) -> bool:
+        """Tell whether the data knows a wheel of exactly this."""
+        release = self.releases.get(torch)
+        build = release.builds.get(cuda) if release else None
+        return (
+            release is not None
+            and build is not None
+            and platform in build.platforms
+            and python in release.python_on(platform)
+        )
+
     def release(self, torch: str) -> Release | None:
         """Return a release; a patch newer than the data stands on the newest known patch."""
         known = self.releases.get(torch)
@@ -161,6 +174,7 @@ def _release(version: str, data: dict[str, Any]) -> Release:
             platforms=tuple(build["platforms"]),
             confirmed=build["status"] == "confirmed",
             sources=tuple(build["sources"]),
+            official=build.get("official", True),
             cudnn=build.get("cudnn"),
             nccl=build.get("nccl"),
             triton=build.get("triton"),

@@ -1,0 +1,110 @@
+"""Asks the indexes what they have now: every index once, side by side, with short timeouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+
+import httpx
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from torchproof.errors import CellError, TorchproofError
+from torchproof.facts import Facts
+from torchproof.index import PYPI, Indexes
+from torchproof.matrixmodel import Matrix
+from torchproof.resolve import CUDART
+from torchproof.simple import TIMEOUT, fetch_page
+from torchproof.upstream import Live, Offer
+from torchproof.uv import Resolved, Target, WheelFile, compile_requirements
+
+_PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
+_PARALLEL = 8
+
+
+def look(matrix: Matrix, facts: Facts, indexes: Indexes) -> Live:
+    """Ask each index that the matrix could need for its wheels of torch.
+
+    Never raises for an index that does not answer: its reason stands in `problems`.
+    """
+    versions = dict.fromkeys((*matrix.torch, *(cell.torch for cell in matrix.cells)))
+    cudas = dict.fromkeys((*matrix.cuda, *(cell.cuda for cell in matrix.cells)))
+    pythons = (*matrix.python, *(cell.python for cell in matrix.cells if cell.python))
+    platforms = (*matrix.platform, *(cell.platform for cell in matrix.cells if cell.platform))
+    targets = [
+        Target(python=python, platform=platform)
+        for python, platform in product(dict.fromkeys(pythons), dict.fromkeys(platforms))
+    ]
+    offers: dict[str, frozenset[Offer]] = {}
+    problems: dict[str, str] = {}
+    with httpx.Client(timeout=TIMEOUT, follow_redirects=True) as client, _pool() as pool:
+        pages = {
+            f"pytorch/{cuda}": pool.submit(
+                fetch_page, indexes.url(f"pytorch/{cuda}") or "", "torch", client
+            )
+            for cuda in cudas
+        }
+        plain = [
+            pool.submit(_ask_pypi, torch, target, facts, indexes)
+            for torch, target in product(versions, targets)
+        ]
+        for alias, page in pages.items():
+            try:
+                offers[alias] = frozenset(_offers(page.result(), alias.partition("/")[2]))
+            except TorchproofError as error:
+                problems[alias] = error.message
+        found: set[Offer] = set()
+        for answer in plain:
+            try:
+                found |= answer.result()
+            except TorchproofError as error:
+                problems[PYPI] = error.message
+    if PYPI not in problems:
+        offers[PYPI] = frozenset(found)
+    return Live(offers=offers, problems=problems)
+
+
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_PARALLEL)
+
+
+def _ask_pypi(torch: str, target: Target, facts: Facts, indexes: Indexes) -> set[Offer]:
+    """Return what the default index resolves a version of torch to; nothing if it has none."""
+    exact = torch.count(".") == 2
+    requirement = f"torch=={torch}" if exact else f"torch=={torch}.*"
+    try:
+        packages = compile_requirements([requirement], target, default_index=indexes.url(PYPI))
+    except CellError:
+        return set()
+    wheel = next((package for package in packages if package.name == "torch"), None)
+    if wheel is None:
+        return set()
+    return {
+        (_public(wheel.version), cuda, target.python, target.platform) for cuda in _cudas(packages)
+    }
+
+
+def _cudas(packages: Iterable[Resolved]) -> list[str]:
+    """Return the CUDA that a resolution of torch brings, by its runtime wheel; none for CPU."""
+    runtimes = [package.version for package in packages if CUDART.fullmatch(package.name)]
+    return ["cu" + "".join(version.split(".")[:2]) for version in runtimes]
+
+
+def _public(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def _offers(wheels: Iterable[WheelFile], cuda: str) -> Iterable[Offer]:
+    for wheel in wheels:
+        try:
+            name, version, _, tags = parse_wheel_filename(wheel.filename)
+        except InvalidWheelFilename:
+            continue
+        if name != "torch" or version.is_prerelease or version.local not in (None, cuda):
+            continue
+        for tag in tags:
+            machine = next((key for key in _PLATFORMS if tag.platform.endswith(key)), None)
+            plain = tag.interpreter.startswith("cp3") and tag.abi == tag.interpreter
+            if machine and plain and "linux" in tag.platform:
+                python = f"3.{tag.interpreter[3:]}"
+                yield version.public, cuda, python, _PLATFORMS[machine]

@@ -1,0 +1,89 @@
+"""Every cell as it stands before a run: state, reason, layers, bytes. Only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchproof.cell import Cell
+from torchproof.errors import InputError
+from torchproof.facts import Facts
+from torchproof.lock import Lock
+from torchproof.lockfile import IMAGES, lock_path, read_lock
+from torchproof.locking import departs
+from torchproof.plan import Layer, make_plan
+from torchproof.results import State
+from torchproof.survey import Surveyed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One cell of the plan. `bytes` is the size of its wheel files; None without a lock."""
+
+    id: str
+    torch: str
+    cuda: str
+    cudnn: str | None
+    nccl: str | None
+    python: str
+    state: State
+    reason: str
+    source: str
+    nearest: tuple[str, ...]
+    fix: str
+    layers: tuple[Layer, ...]
+    bytes: int | None
+
+
+def plan_rows(
+    surveyed: Iterable[Surveyed], facts: Facts, *, images: Path = IMAGES
+) -> tuple[Row, ...]:
+    """Describe cells from the survey, the locks that are there, and the data."""
+    return tuple(_row(item, facts, images) for item in surveyed)
+
+
+def _row(item: Surveyed, facts: Facts, images: Path) -> Row:
+    cell, verdict = item.cell, item.verdict
+    lock, remark = _lock(item, images)
+    cudnn, nccl = _pins(cell, facts)
+    notes = [item.availability.note] if not item.request.excluded else []
+    notes.append(remark if verdict is None else verdict.reason)
+    return Row(
+        id=cell.id,
+        torch=cell.torch,
+        cuda=cell.cuda,
+        cudnn=lock.cudnn if lock else cudnn,
+        nccl=lock.nccl if lock else nccl,
+        python=cell.python,
+        state=verdict.state if verdict else State.PLANNED,
+        reason="; ".join(filter(None, reversed(notes))),
+        source=verdict.source if verdict else f"index `{item.availability.index}`",
+        nearest=verdict.nearest if verdict else (),
+        fix=verdict.fix if verdict else "",
+        layers=make_plan(lock).layers if lock else (),
+        bytes=lock.download_bytes if lock else None,
+    )
+
+
+def _lock(item: Surveyed, images: Path) -> tuple[Lock | None, str]:
+    path = lock_path(item.id, images)
+    if item.verdict is not None and item.verdict.state != State.BLOCKED:
+        return None, ""
+    if not path.exists():
+        return None, "no lock yet"
+    try:
+        lock = read_lock(path)
+    except InputError as error:
+        return None, str(error)
+    remark = departs(lock, item.cell, item.availability.index)
+    return (None, f"its lock is out of date: {remark}") if remark else (lock, "")
+
+
+def _pins(cell: Cell, facts: Facts) -> tuple[str | None, str | None]:
+    """Return cuDNN and NCCL as the cell asks, or as the data says that torch pins them."""
+    release = facts.release(cell.torch)
+    build = release.builds.get(cell.cuda) if release else None
+    return cell.cudnn or (build.cudnn if build else None), cell.nccl or (
+        build.nccl if build else None
+    )

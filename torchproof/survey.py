@@ -1,0 +1,70 @@
+"""What stands behind each cell before anything is built: asked for, excluded, available or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchproof.cell import Cell
+from torchproof.facts import Facts
+from torchproof.index import Indexes
+from torchproof.live import look
+from torchproof.matrix import Request, expand
+from torchproof.matrixmodel import Matrix
+from torchproof.resolve import wheelhouse_torch
+from torchproof.results import NotTried, State
+from torchproof.upstream import Availability, Live, judge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surveyed:
+    """One request and where its torch comes from."""
+
+    request: Request
+    availability: Availability
+
+    @property
+    def id(self) -> str:
+        """The cell's name."""
+        return self.request.id
+
+    @property
+    def cell(self) -> Cell:
+        """The cell itself."""
+        return self.request.cell
+
+    @property
+    def verdict(self) -> NotTried | None:
+        """Why the cell is not to be tried: excluded, unavailable or blocked. None if it is."""
+        if self.request.excluded:
+            return NotTried(
+                state=State.EXCLUDED,
+                reason=self.request.excluded,
+                source=self.request.where,
+            )
+        return self.availability.verdict
+
+
+def indexes_of(matrix: Matrix, facts: Facts) -> Indexes:
+    """Return the indexes of a matrix, with the wheelhouses of its cells."""
+    houses = [matrix.wheelhouse, *(cell.wheelhouse for cell in matrix.cells)]
+    return Indexes(
+        pytorch=facts.pytorch_url,
+        urls=matrix.indexes,
+        wheelhouses=tuple(
+            (matrix.folder / house).resolve() for house in dict.fromkeys(houses) if house
+        ),
+    )
+
+
+def survey(matrix: Matrix, facts: Facts, indexes: Indexes) -> tuple[Surveyed, ...]:
+    """Ask the indexes once, then judge every cell. Raises InputError like `expand`."""
+    live = look(matrix, facts, indexes)
+    return tuple(
+        Surveyed(request=request, availability=_judge(request, facts, live))
+        for request in expand(matrix, facts, live.versions())
+    )
+
+
+def _judge(request: Request, facts: Facts, live: Live) -> Availability:
+    house = wheelhouse_torch(request.cell) is not None
+    return judge(request.cell, facts, live, wheelhouse=house)
