@@ -1,8 +1,31 @@
-"""`report`: not written yet."""
+"""The verb `report`: makes the report's files again, or merges those of several runs."""
 
-from torchproof.errors import HostError
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchproof.errors import Exit
+from torchproof.report import merge, read_report, summary, write_reports
+from torchproof.report.text import uncounted
+from torchproof.results import State
 
 
-def run() -> None:
-    """Not written yet."""
-    raise HostError("report: not written yet")
+def run(
+    sources: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="Reports folder (or report.json) of a run; repeat to merge."),
+    ] = None,
+    reports: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("reports"),
+) -> int:
+    """Render the report again; with --from, merge the results of several machines or shards."""
+    report = merge([read_report(source) for source in sources or [reports]])
+    write_reports(reports, report)
+    typer.echo(summary(report))
+    for line in uncounted(report):
+        typer.echo(line)
+    typer.echo(f"report: {reports / 'index.html'}")
+    failed = any(cell.verdict is State.FAILED for cell in report.cells)
+    return int(Exit.CELL_FAILED if failed else Exit.OK)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from torchproof.results import Level, Outcome, State, SubjectKind
 
@@ -122,6 +122,10 @@ class OtherEvidenceModel(EvidenceModel):
 
     audit: list[FindingModel] = []
     probes: list[ProbeModel] = []
+    failures: list[str] = []
+    """Reasons for which runs on this digest failed."""
+    why: str = ""
+    """Why it does not count."""
 
 
 class RequiredProbeModel(_Model):
@@ -178,6 +182,20 @@ class CellModel(_Model):
     audit: list[FindingModel] = []
     probes: list[ProbeModel] = []
     other_evidence: list[OtherEvidenceModel] = []
+
+    @model_validator(mode="after")
+    def _rests_on_evidence(self) -> Self:
+        if self.evidence is None and self.verdict in (
+            State.VERIFIED,
+            State.FAILED,
+            State.UNPROVEN,
+        ):
+            raise ValueError(f"{self.id} is {self.verdict} without evidence")
+        if self.verdict is State.VERIFIED and (
+            self.image is None or self.evidence is None or self.image.digest != self.evidence.digest
+        ):
+            raise ValueError(f"{self.id} is verified, and its evidence is not of its image")
+        return self
 
 
 class AnswerModel(_Model):

@@ -1,0 +1,221 @@
+"""Several reports → one: shards of a matrix, or the same cells on a CPU machine and a GPU machine.
+
+Evidence counts together only where it is of the same digest and the same probe suite; whatever
+else there is stays visible beside it. The order of the reports does not matter, and a report
+merged with itself is itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from torchproof.report import words
+from torchproof.report.convert import evidence_of, policy_of, sharing
+from torchproof.report.models import (
+    CellModel,
+    DeclaredHostModel,
+    EvidenceModel,
+    HostModel,
+    OtherEvidenceModel,
+    PolicyModel,
+    ProbeModel,
+    ReportModel,
+)
+from torchproof.results import NotTried, Outcome, State, SubjectKind
+from torchproof.verdict import judge
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+_TRIED = frozenset({State.VERIFIED, State.FAILED, State.UNPROVEN})
+
+_SUBJECTS = (SubjectKind.LOCK, SubjectKind.ENVIRONMENT, SubjectKind.IMAGE)
+"""Least first: evidence of an image says more than evidence of anything else."""
+
+_UNTRIED = (State.BLOCKED, State.UNAVAILABLE, State.EXCLUDED)
+"""Least first: that a machine was cut off says less than that upstream has no such wheel."""
+
+
+def merge(reports: Sequence[ReportModel]) -> ReportModel:
+    """Merge reports that were made with the same version of torchproof. `reports` is not empty."""
+    cells: dict[str, list[CellModel]] = defaultdict(list)
+    for report in reports:
+        for cell in report.cells:
+            cells[cell.id].append(cell)
+    merged = [_merge_cell(_unique(group)) for group in cells.values()]
+    merged.sort(key=lambda cell: (words.order(cell.torch), words.order(cell.cuda), cell.id))
+    newest = max(reports, key=lambda report: (report.generated_at, _key(report)))
+    machines = sorted(
+        _unique(one for report in reports for one in report.machines or [report.host]),
+        key=_capability,
+        reverse=True,
+    )
+    return ReportModel(
+        generated_at=newest.generated_at,
+        suite_hash=newest.suite_hash,
+        host=machines[0],
+        machines=machines,
+        cells=merged,
+        hosts=_merge_hosts(reports),
+        sharing=sharing(merged),
+        notes=sorted({note for report in reports for note in report.notes}),
+    )
+
+
+def _merge_cell(group: Sequence[CellModel]) -> CellModel:
+    if len(group) == 1:
+        return group[0]
+    pieces = _join(piece for cell in group for piece in _pieces(cell))
+    if not pieces:
+        return max(group, key=lambda cell: (_UNTRIED.index(cell.verdict), _key(cell)))
+    main, *others = sorted(pieces, key=_weight, reverse=True)
+    about = max(group, key=lambda cell: (_same(cell.evidence, main), _key(cell)))
+    policy = _merge_policy([cell.policy for cell in group])
+    verdict = judge(evidence_of(main), policy_of(policy))
+    state, reason = verdict.state, verdict.reason
+    fix = verdict.fix if isinstance(verdict, NotTried) else ""
+    failed = [c for c in group if c.verdict is State.FAILED and _same(c.evidence, main)]
+    if failed and state is not State.FAILED:
+        # It failed in another way than by its audit or probes: by its build or its wheels.
+        state, reason = State.FAILED, min(cell.reason for cell in failed)
+    elif state is State.UNPROVEN and not any(cell.verdict in _TRIED for cell in group):
+        # Every one of these runs was cut short by its host: the reason is theirs.
+        state, reason, fix = about.verdict, about.reason, about.fix
+    return about.model_copy(
+        update={
+            "verdict": state,
+            "reason": reason,
+            "fix": fix,
+            "source": "",
+            "nearest": [],
+            "notes": sorted({note for cell in group for note in cell.notes}),
+            "policy": policy,
+            "evidence": EvidenceModel(**main.model_dump(include=set(EvidenceModel.model_fields))),
+            "audit": main.audit,
+            "probes": main.probes,
+            "other_evidence": [
+                other.model_copy(update={"why": _why(main, other)}) for other in others
+            ],
+        }
+    )
+
+
+def _pieces(cell: CellModel) -> list[OtherEvidenceModel]:
+    if cell.evidence is None:
+        return cell.other_evidence
+    own = OtherEvidenceModel(
+        **cell.evidence.model_dump(),
+        audit=cell.audit,
+        probes=cell.probes,
+        failures=[cell.reason] if cell.verdict is State.FAILED else [],
+    )
+    return [own, *cell.other_evidence]
+
+
+def _join(pieces: Iterable[OtherEvidenceModel]) -> list[OtherEvidenceModel]:
+    """Put together what is of the same digest and suite; nothing that says anything is dropped."""
+    groups: dict[tuple[SubjectKind, str, str], list[OtherEvidenceModel]] = defaultdict(list)
+    for piece in pieces:
+        groups[piece.subject, piece.digest, piece.suite_hash].append(piece)
+    return [
+        OtherEvidenceModel(
+            subject=subject,
+            digest=digest,
+            suite_hash=suite,
+            host=max((piece.host for piece in group), key=_capability),
+            at=max(piece.at for piece in group),
+            audited=any(piece.audited for piece in group),
+            audit=sorted(_unique(f for piece in group for f in piece.audit), key=_key),
+            probes=_join_probes(probe for piece in group for probe in piece.probes),
+            failures=sorted({reason for piece in group for reason in piece.failures}),
+        )
+        for (subject, digest, suite), group in groups.items()
+    ]
+
+
+def _join_probes(probes: Iterable[ProbeModel]) -> list[ProbeModel]:
+    """Keep every result but skips that another host's result replaces, in a settled order."""
+    by_name: dict[str, list[ProbeModel]] = defaultdict(list)
+    for probe in _unique(probes):
+        by_name[probe.name].append(probe)
+    joined: list[ProbeModel] = []
+    for group in by_name.values():
+        spoken = [probe for probe in group if probe.outcome is not Outcome.SKIP]
+        joined += sorted(spoken or group, key=_key)
+    return sorted(joined, key=lambda probe: (not probe.required, probe.name))
+
+
+def _weight(piece: OtherEvidenceModel) -> tuple[object, ...]:
+    return (_SUBJECTS.index(piece.subject), piece.at, piece.digest, piece.suite_hash)
+
+
+def _same(one: EvidenceModel | None, other: EvidenceModel) -> bool:
+    return one is not None and (one.subject, one.digest, one.suite_hash) == (
+        other.subject,
+        other.digest,
+        other.suite_hash,
+    )
+
+
+def _why(main: EvidenceModel, other: EvidenceModel) -> str:
+    """Say why evidence does not count for the verdict."""
+    if (other.subject, other.digest) == (main.subject, main.digest):
+        return (
+            f"made by another probe suite ({words.short(other.suite_hash)}) than the verdict "
+            f"({words.short(main.suite_hash)})"
+        )
+    about = (
+        "another" if other.subject is main.subject else "an" if other.subject[0] in "ei" else "a"
+    )
+    return (
+        f"about {about} {other.subject} ({words.short(other.digest)}); the verdict is on "
+        f"{words.short(main.digest)}"
+    )
+
+
+def _merge_policy(policies: Sequence[PolicyModel]) -> PolicyModel:
+    """Ask for all that any of the runs had to prove; ignore what all of them ignored."""
+    gpus: dict[str, int] = {}
+    for policy in policies:
+        for probe in policy.probes:
+            gpus[probe.name] = max(gpus.get(probe.name, 0), probe.gpus)
+    return PolicyModel.model_validate(
+        {
+            "probes": [{"name": name, "gpus": count} for name, count in sorted(gpus.items())],
+            "rules": sorted({rule for policy in policies for rule in policy.rules}),
+            "ignored": sorted(set.intersection(*(set(policy.ignored) for policy in policies))),
+        }
+    )
+
+
+def _merge_hosts(reports: Sequence[ReportModel]) -> list[DeclaredHostModel]:
+    hosts: dict[tuple[str, str, str, int], list[DeclaredHostModel]] = defaultdict(list)
+    for report in reports:
+        for host in report.hosts:
+            hosts[host.name, host.driver, host.gpu, host.count].append(host)
+    return [
+        DeclaredHostModel(
+            name=name,
+            driver=driver,
+            gpu=gpu,
+            count=count,
+            answers=sorted(_unique(a for host in group for a in host.answers), key=_key),
+        )
+        for (name, driver, gpu, count), group in sorted(hosts.items())
+    ]
+
+
+def _capability(host: HostModel) -> tuple[int, str]:
+    return (len(host.gpus), _key(host))
+
+
+def _unique(models: Iterable[_Model]) -> list[_Model]:
+    return list({_key(model): model for model in models}.values())
+
+
+def _key(model: BaseModel) -> str:
+    """Return a total order on values, and their identity."""
+    return model.model_dump_json(by_alias=True)
