@@ -1,8 +1,109 @@
-"""`probe`: not written yet."""
+"""`probe`: run the probe scripts on what is built, or in the present Python."""
 
-from torchproof.errors import HostError
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+from rich.console import Console
+
+from torchproof.errors import Exit, HostError, InputError
+from torchproof.matrix import load_matrix
+from torchproof.probing.baseline import read_baseline
+from torchproof.probing.baseline import record as record_baseline
+from torchproof.probing.evidence import results_of, results_table, write_report
+from torchproof.probing.script import PROBES
+from torchproof.probing.subjects import Choice, Subject, find_subjects
+
+SETTINGS = {"context_settings": {"allow_interspersed_args": False}}
+PLUGIN = "torchproof.probing.plugin"
 
 
-def run() -> None:
-    """Not written yet."""
-    raise HostError("probe: not written yet")
+def run(
+    pytest_args: Annotated[list[str] | None, typer.Argument(help="passed to pytest")] = None,
+    *,
+    only: Annotated[str | None, typer.Option(help="cells: a glob")] = None,
+    probes: Annotated[str | None, typer.Option(help="probes: names, by commas")] = None,
+    target: Annotated[str, typer.Option(help="image (built cells) or host")] = "image",
+    engine: Annotated[str, typer.Option(help="auto, docker or venv")] = "auto",
+    python: Annotated[Path | None, typer.Option(help="host: another Python")] = None,
+    matrix: Annotated[Path, typer.Option(help="the matrix")] = Path("matrix.yaml"),
+    folder: Annotated[Path, typer.Option(help="the probe scripts")] = PROBES,
+    reports: Annotated[Path, typer.Option(help="where results go")] = Path("reports"),
+    shm_mib: Annotated[int, typer.Option(help="size of /dev/shm in containers")] = 8192,
+    ranks_per_gpu: Annotated[int, typer.Option(help="NCCL ranks on each GPU")] = 1,
+    record: Annotated[
+        bool, typer.Option("--record-baseline", help="keep bandwidths as the baseline")
+    ] = False,
+    strict: Annotated[bool, typer.Option(help="exit 4 if a required probe was skipped")] = False,
+) -> int:
+    """Run the probe scripts under pytest; its own options go after `--`."""
+    choice = Choice(
+        target=target,
+        engine=engine,
+        python=python,
+        matrix=matrix,
+        only=only,
+        names=probes,
+        shm_size=shm_mib * 1024**2,
+        ranks_per_gpu=ranks_per_gpu,
+    )
+    # Looked up once here, so that a fault of the input or the machine is told in our words.
+    subjects = find_subjects(choice, folder)
+    options = {
+        "--probe-target": target,
+        "--probe-engine": engine,
+        "--probe-python": python,
+        "--probe-matrix": matrix,
+        "--probe-cells": only,
+        "--probe-names": probes,
+        "--probe-reports": reports,
+        "--probe-shm": shm_mib,
+        "--probe-ranks-per-gpu": ranks_per_gpu,
+    }
+    arguments = [f"{name}={value}" for name, value in options.items() if value is not None]
+    if not any(point.value == PLUGIN for point in _plugins()):
+        arguments = ["-p", PLUGIN, *arguments]
+    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    code = pytest.main([str(folder), *arguments, *(pytest_args or [])])
+    _check(code, pytest_args or [])
+    if target == "host":
+        write_report(subjects, folder, reports)
+    if record:
+        _record(subjects, matrix, reports)
+    table, worst = results_table(subjects, reports)
+    Console(highlight=False, soft_wrap=True, markup=False).print(table)
+    return int(Exit.OK if worst is Exit.NOT_PROVEN and not strict else worst)
+
+
+def _record(subjects: Sequence[Subject], matrix: Path, reports: Path) -> None:
+    wishes = load_matrix(matrix).probes
+    path = matrix.parent / wishes.baseline
+    baseline = read_baseline(path, wishes.bandwidth_tolerance)
+    kept = [result for subject in subjects for result in results_of(subject, reports)]
+    count = record_baseline(kept, path, baseline)
+    if count == 0:
+        raise HostError("no bandwidth was measured between two or more ranks: nothing to record")
+
+
+def _check(code: int, arguments: list[str]) -> None:
+    match code:
+        case pytest.ExitCode.NO_TESTS_COLLECTED:
+            raise InputError(
+                f"no probe matches {' '.join(arguments)}",
+                fix="`-- --collect-only -q` lists the probes",
+            )
+        case pytest.ExitCode.USAGE_ERROR:
+            raise InputError("pytest does not know these arguments", fix="see `pytest --help`")
+        case pytest.ExitCode.INTERRUPTED:
+            raise KeyboardInterrupt
+        case pytest.ExitCode.INTERNAL_ERROR:
+            raise HostError("pytest failed in itself; what it printed says where")
+
+
+def _plugins() -> importlib.metadata.EntryPoints:
+    return importlib.metadata.entry_points(group="pytest11")

@@ -23,9 +23,13 @@ names = sorted({f"{d.metadata['Name']}=={d.version}" for d in importlib.metadata
 import torch
 print(json.dumps({"torch": torch.__version__, "git": torch.version.git_version,
                   "cuda": torch.version.cuda, "python": sys.version.split()[0],
-                  "prefix": sys.prefix, "distributions": names}))
+                  "distributions": names}))
 """
 """Run in the Python on trial: what its evidence is bound to."""
+
+
+_described: dict[Path, Built] = {}
+"""Asked once a process: importing torch takes seconds."""
 
 
 class HostPython:
@@ -47,6 +51,8 @@ class HostPython:
         Raises CellError when its torch does not import, HostError when there is no such Python.
         """
         env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        if (known := _described.get(self.python)) is not None:
+            return known
         asked = run_command([str(self.python), "-c", DESCRIBE], env=env, timeout=300)
         lines = asked.stdout.strip().splitlines()
         if asked.exit_code != 0 or not lines:
@@ -59,10 +65,10 @@ class HostPython:
         cuda = f"cu{facts['cuda'].replace('.', '')}" if facts["cuda"] else "cpu"
         minor = "".join(facts["python"].split(".")[:2])
         installed = json.dumps([facts["git"], facts["distributions"]]).encode()
-        return Built(
+        _described[self.python] = Built(
             cell=f"{facts['torch'].split('+')[0]}-{cuda}-py{minor}",
             subject=SubjectKind.ENVIRONMENT,
-            ref=facts["prefix"],
+            ref=f"python {facts['python']}",
             digest="sha256:" + hashlib.sha256(installed).hexdigest(),
             size=0,
             layers=(),
@@ -70,6 +76,7 @@ class HostPython:
             seconds=0.0,
             reused=True,
         )
+        return _described[self.python]
 
     def run(self, built: Built, spec: RunSpec) -> RunResult:
         """Run one command here; shm size, user and mounts are the machine's own.

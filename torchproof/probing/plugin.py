@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from torchproof.errors import TorchproofError
-from torchproof.probing.run import RunOptions, Trial, open_trial, run_probe
+from torchproof.probing.run import Trial, open_trial, run_probe
 from torchproof.probing.script import BLOCK, Probe, read_probes
 from torchproof.probing.subjects import Choice, find_subjects
 from torchproof.results import Outcome, ProbeResult
@@ -117,14 +117,6 @@ class ProbeItem(pytest.Item):
         return self.path, 0, self.name
 
 
-def run_options(config: pytest.Config) -> RunOptions:
-    """Read how probes are run from the options."""
-    return RunOptions(
-        shm_size=config.getoption("--probe-shm") * 1024**2,
-        ranks_per_gpu=config.getoption("--probe-ranks-per-gpu"),
-    )
-
-
 def _trials(config: pytest.Config, folder: Path) -> list[tuple[Trial, Chosen]]:
     known = config.stash[_TRIALS]
     if folder not in known:
@@ -135,6 +127,8 @@ def _trials(config: pytest.Config, folder: Path) -> list[tuple[Trial, Chosen]]:
             matrix=config.getoption("--probe-matrix"),
             only=config.getoption("--probe-cells"),
             names=config.getoption("--probe-names"),
+            shm_size=config.getoption("--probe-shm") * 1024**2,
+            ranks_per_gpu=config.getoption("--probe-ranks-per-gpu"),
         )
         known[folder] = [
             (
@@ -144,7 +138,7 @@ def _trials(config: pytest.Config, folder: Path) -> list[tuple[Trial, Chosen]]:
                     subject.lock,
                     folder=folder,
                     reports=config.getoption("--probe-reports"),
-                    options=run_options(config),
+                    options=subject.options,
                 ),
                 subject.chosen,
             )

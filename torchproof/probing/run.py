@@ -14,6 +14,7 @@ from torchproof.errors import HostError, TorchproofError
 from torchproof.facts import load_facts
 from torchproof.lock import Lock
 from torchproof.plan import PREFIX
+from torchproof.probing.baseline import Baseline, judge
 from torchproof.probing.diagnosis import diagnose
 from torchproof.probing.leases import lease
 from torchproof.probing.outcome import interpret
@@ -54,6 +55,7 @@ class RunOptions:
     shm_size: int = 8 * 1024**3
     ranks_per_gpu: int = 1
     thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    baseline: Baseline = field(default_factory=Baseline)
     lease_timeout: float = 3600.0
     resume: bool = True
 
@@ -123,7 +125,7 @@ def run_probes(
         before = trial.store.load().get(probe.name) if trial.options.resume else None
         kept = before is not None and before.outcome in FINAL
         if before is not None and kept:
-            result = replace(before, required=required)
+            result = judge(replace(before, required=required), trial.options.baseline)
         else:
             result = run_probe(trial, probe, required=required)
         results.append(result)
@@ -153,8 +155,9 @@ def run_probe(trial: Trial, probe: Probe, *, required: bool) -> ProbeResult:
             )
         except TorchproofError as error:
             result = _could_not_run(probe, required, host, error)
+    # Kept as measured: a baseline that is recorded later judges it anew.
     trial.store.save(result)
-    return result
+    return judge(result, options.baseline)
 
 
 def run_spec(

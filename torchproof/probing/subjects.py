@@ -12,9 +12,11 @@ from torchproof.index import Indexes
 from torchproof.lock import Lock
 from torchproof.lockfile import lock_path, read_lock
 from torchproof.matrix import expand, load_matrix, select
+from torchproof.matrixmodel import Matrix
 from torchproof.plan import make_plan
+from torchproof.probing.baseline import Baseline, read_baseline
 from torchproof.probing.hostpython import HostPython
-from torchproof.probing.run import Runner
+from torchproof.probing.run import Runner, RunOptions
 from torchproof.probing.script import Probe, load_probes, select_probes
 from torchproof.results import Built
 
@@ -27,6 +29,7 @@ class Subject:
     built: Built
     lock: Lock | None
     chosen: tuple[tuple[Probe, bool], ...]
+    options: RunOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,8 @@ class Choice:
     matrix: Path = Path("matrix.yaml")
     only: str | None = None
     names: str | None = None
+    shm_size: int = 8 * 1024**3
+    ranks_per_gpu: int = 1
 
 
 def find_subjects(choice: Choice, folder: Path) -> tuple[Subject, ...]:
@@ -55,12 +60,14 @@ def find_subjects(choice: Choice, folder: Path) -> tuple[Subject, ...]:
 
 def _host(choice: Choice, probes: tuple[Probe, ...]) -> Subject:
     runner = HostPython(choice.python)
-    chosen = (
-        _chosen(choice, probes)
-        if choice.matrix.exists()
-        else select_probes(probes, only=choice.names)
+    matrix = load_matrix(choice.matrix) if choice.matrix.exists() else None
+    return Subject(
+        runner=runner,
+        built=runner.describe(),
+        lock=None,
+        chosen=_chosen(choice, probes, matrix),
+        options=_options(choice, matrix),
     )
-    return Subject(runner=runner, built=runner.describe(), lock=None, chosen=chosen)
 
 
 def _cells(choice: Choice, probes: tuple[Probe, ...]) -> tuple[Subject, ...]:
@@ -68,7 +75,6 @@ def _cells(choice: Choice, probes: tuple[Probe, ...]) -> tuple[Subject, ...]:
     matrix = load_matrix(choice.matrix)
     wanted = select(expand(matrix, facts), choice.only)
     engine = choose(choice.engine, Indexes(pytorch=facts.pytorch_url, urls=matrix.indexes))
-    chosen = _chosen(choice, probes)
     found: list[Subject] = []
     for request in wanted:
         path = lock_path(request.cell.id)
@@ -77,7 +83,15 @@ def _cells(choice: Choice, probes: tuple[Probe, ...]) -> tuple[Subject, ...]:
         lock = read_lock(path)
         built = engine.find(make_plan(lock), lock)
         if built is not None:
-            found.append(Subject(runner=engine, built=built, lock=lock, chosen=chosen))
+            found.append(
+                Subject(
+                    runner=engine,
+                    built=built,
+                    lock=lock,
+                    chosen=_chosen(choice, probes, matrix),
+                    options=_options(choice, matrix),
+                )
+            )
     if not found:
         raise HostError(
             f"none of these {len(wanted)} cells is built with the engine {engine.name}",
@@ -86,8 +100,24 @@ def _cells(choice: Choice, probes: tuple[Probe, ...]) -> tuple[Subject, ...]:
     return tuple(found)
 
 
-def _chosen(choice: Choice, probes: tuple[Probe, ...]) -> tuple[tuple[Probe, bool], ...]:
-    wishes = load_matrix(choice.matrix).probes
+def _chosen(
+    choice: Choice, probes: tuple[Probe, ...], matrix: Matrix | None
+) -> tuple[tuple[Probe, bool], ...]:
+    if matrix is None:
+        return select_probes(probes, only=choice.names)
+    wishes = matrix.probes
     return select_probes(
         probes, required=wishes.required, optional=wishes.optional, only=choice.names
+    )
+
+
+def _options(choice: Choice, matrix: Matrix | None) -> RunOptions:
+    wishes = matrix.probes if matrix else None
+    return RunOptions(
+        shm_size=choice.shm_size,
+        ranks_per_gpu=choice.ranks_per_gpu,
+        thresholds=wishes.thresholds if wishes else {},
+        baseline=read_baseline(choice.matrix.parent / wishes.baseline, wishes.bandwidth_tolerance)
+        if wishes
+        else Baseline(),
     )
