@@ -50,6 +50,17 @@ class Rule:
         )
 
 
+Check = Callable[[Rule, "ImageFacts"], Iterable[Finding]]
+
+
+def rules_of(name: str, *rows: tuple[str, Check, str, str, str]) -> tuple[Rule, ...]:
+    """Make the rules of one family from rows of (name, check, protects, remedy, source)."""
+    return tuple(
+        Rule(id=f"{name}.{row}", evaluate=check, protects=protects, remedy=remedy, source=source)
+        for row, check, protects, remedy, source in rows
+    )
+
+
 def evaluate(rules: Iterable[Rule], facts: ImageFacts) -> list[Finding]:
     """Return the findings of the rules: those made while reading first, then by rule."""
     findings = list(facts.problems)
