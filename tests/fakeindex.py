@@ -143,7 +143,7 @@ def _cuda_wheels(build: Build) -> list[tuple[str, str, dict[str, str | bytes]]]:
     return [
         (name, version, {path: f"{name} {version}\n" * 50})
         for name, (version, path) in libraries.items()
-        if version
+        if version and build.platforms
     ]
 
 
@@ -276,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
     fake: FakeIndex
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: object) -> None:
         pass
 
     def do_HEAD(self) -> None:

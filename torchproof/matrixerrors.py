@@ -46,49 +46,49 @@ def nearest_cuda(given: str, known: Iterable[str]) -> str:
 
 
 def explain(error: ValidationError, document: Document) -> InputError:
-    """Turn pydantic's findings into one error that names every place."""
-    found = [_explain_one(detail, document) for detail in error.errors()]
-    where, message, fix = found[0]
-    for other_where, other, other_fix in found[1:]:
-        message += f"\n{other_where}: {other}" + (f"\n  fix: {other_fix}" if other_fix else "")
-    if len(found) > 1:
-        message = message.replace("\n", f"\n  fix: {fix}\n", 1) if fix else message
-        fix = ""
-    return InputError(message, where=where, fix=fix)
+    """Turn pydantic's findings into one error that names every place, each with its remedy."""
+    first, *others = [_explain_one(detail, document) for detail in error.errors()]
+    if not others:
+        return first
+    message = "\n".join([first.message, *filter(None, [first.fix and f"  fix: {first.fix}"])])
+    return InputError("\n".join([message, *map(str, others)]), where=first.where)
 
 
-def _explain_one(detail: ErrorDetails, document: Document) -> tuple[str, str, str]:
+def _explain_one(detail: ErrorDetails, document: Document) -> InputError:
     location: Location = detail["loc"]
-    where = document.where(location)
     name = next((str(part) for part in reversed(location) if isinstance(part, str)), "")
     given = detail["input"]
+    fix = ""
     match detail["type"]:
         case "extra_forbidden":
             keys = _keys_at(location[:-1])
+            message = f"unknown key `{name}`"
             fix = did_you_mean(name, keys) or f"known here are: {', '.join(keys)}"
-            return where, f"unknown key `{name}`", fix
         case "missing":
-            return where, f"`{name}` is missing here", _remedy(name)
+            message, fix = f"`{name}` is missing here", _remedy(name)
         case "string_pattern_mismatch":
-            return (
-                where,
-                f"`{given}` is not {_FORMS.get(name, 'of the right form')}",
-                _near(name, str(given)),
-            )
-        case "string_type" if given is None:
-            return where, f"`{name}` has no value", _remedy(name)
+            message = f"`{given}` is not {_FORMS.get(name, 'of the right form')}"
+            fix = _near(name, str(given))
+        case "string_type" | "tuple_type" | "bool_type" if given is None:
+            message, fix = f"`{name}` has no value", _remedy(name)
         case "string_too_short":
-            return where, f"`{name}` is empty", _remedy(name)
+            message, fix = f"`{name}` is empty", _remedy(name)
+        case "string_type":
+            message, fix = f"`{name}` must be text", _remedy(name)
         case "literal_error":
-            expected = str(detail.get("ctx", {}).get("expected", ""))
-            return where, f"`{given}` is not possible for `{name}`", f"it can be {expected}"
+            message = f"`{given}` is not possible for `{name}`"
+            fix = f"it can be {detail.get('ctx', {}).get('expected', '')}"
         case "value_error":
-            return where, str(detail.get("ctx", {}).get("error", detail["msg"])), ""
-        case "tuple_type" | "model_type" | "model_attributes_type" | "dict_type":
-            kind = "a list" if detail["type"] == "tuple_type" else "a mapping of keys"
-            return where, f"`{name}` must be {kind}", ""
+            message = str(detail.get("ctx", {}).get("error", detail["msg"]))
+        case "tuple_type":
+            message = f"`{name}` must be a list"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            message = f"`{name}` must be a mapping of keys"
+        case "bool_parsing" | "bool_type":
+            message, fix = f"`{name}` is not true or false", "write `true` or `false`"
         case _:
-            return where, f"`{name}`: {detail['msg'].lower()}", ""
+            message = f"`{name}`: {detail['msg'].lower()}"
+    return InputError(message, where=document.where(location), fix=fix)
 
 
 def _remedy(name: str) -> str:

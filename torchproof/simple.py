@@ -53,9 +53,13 @@ def parse_page(text: str, *, base: str, kind: str) -> tuple[WheelFile, ...]:
     parser = _Anchors()
     parser.feed(text)
     base = urljoin(base, parser.base) if parser.base else base
-    return tuple(
-        wheel for href, size in parser.found if (wheel := _wheel(urljoin(base, href), size, None))
+    found = tuple(
+        wheel for href in parser.found if (wheel := _wheel(urljoin(base, href), None, None))
     )
+    if not found:
+        # A portal or proxy that answers for the index must not look like an index without wheels.
+        raise IndexUnreachableError(f"{redact(base)} answers no page of an index")
+    return found
 
 
 def _parse_json(text: str, base: str) -> tuple[WheelFile, ...]:
@@ -80,7 +84,7 @@ class _Anchors(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.base = ""
-        self.found: list[tuple[str, int | None]] = []
+        self.found: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values: Mapping[str, str | None] = dict(attrs)
@@ -88,7 +92,7 @@ class _Anchors(HTMLParser):
         if href and tag == "base":
             self.base = href
         elif href and tag == "a" and values.get("data-yanked") is None:
-            self.found.append((href, None))
+            self.found.append(href)
 
 
 def _wheel(url: str, size: int | None, sha256: str | None) -> WheelFile | None:

@@ -93,7 +93,14 @@ def compile_requirements(
     with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
         project = Path(folder) / "pyproject.toml"
         project.write_text(
-            _project(requirements, target, named_index, from_named, overrides, constraints),
+            _project(
+                target,
+                requirements=requirements,
+                named_index=named_index,
+                from_named=from_named,
+                overrides=overrides,
+                constraints=constraints,
+            ),
             encoding="utf-8",
         )
         command = [
@@ -159,8 +166,9 @@ def _wheel(entry: Mapping[str, Any]) -> WheelFile:
 
 
 def _project(
-    requirements: Sequence[str],
     target: Target,
+    *,
+    requirements: Sequence[str],
     named_index: str | None,
     from_named: Sequence[str],
     overrides: Sequence[str],
