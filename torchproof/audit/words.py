@@ -1,0 +1,61 @@
+"""Words and variables as the Dockerfile builder (and, near enough, a shell) reads them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_VARIABLE = re.compile(
+    r"\$(?:(?P<bare>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)(?:(?P<op>:?[-+?])(?P<word>[^{}]*))?\})"
+)
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Fill in variables as the builder does; unknown ones stay as they are written."""
+
+    def value(match: re.Match[str]) -> str:
+        known = variables.get(match["bare"] or match["name"])
+        word = match["word"] or ""
+        match match["op"]:
+            case ":-":
+                return known or word
+            case "-":
+                return known if known is not None else word
+            case ":+" | "+":
+                return word if known else ""
+            case _:
+                return known if known is not None else match.group()
+
+    for _ in range(4):
+        filled = _VARIABLE.sub(value, text)
+        if filled == text:
+            break
+        text = filled
+    return text
+
+
+def split_words(text: str) -> list[str]:
+    """Split at blanks; quotes hold a word together and are taken away."""
+    words: list[str] = []
+    current: list[str] | None = None
+    quote = ""
+    characters = iter(text.replace("\\\n", " "))
+    for char in characters:
+        if char == "\\" and quote != "'":
+            current = [*(current or []), next(characters, "")]
+        elif quote:
+            if char == quote:
+                quote = ""
+            else:
+                (current := current or []).append(char)
+        elif char in "'\"":
+            quote, current = char, current or []
+        elif char.isspace():
+            if current is not None:
+                words.append("".join(current))
+            current = None
+        else:
+            current = [*(current or []), char]
+    if current is not None:
+        words.append("".join(current))
+    return words
