@@ -16,7 +16,7 @@ from torchproof.errors import InputError
 from torchproof.facts import Facts, minor_of
 from torchproof.matrixerrors import did_you_mean, explain, nearest_cuda
 from torchproof.matrixmodel import BaseEntry, CellEntry, Exclude, Matrix
-from torchproof.yamlfile import Location, read_yaml
+from torchproof.yamlfile import Document, Location, parse_yaml, read_yaml
 
 DEFAULT = Path("matrix.yaml")
 
@@ -39,12 +39,20 @@ class Request:
 
 
 def load_matrix(path: Path = DEFAULT) -> Matrix:
-    """Read and check a matrix file.
+    """Read and check a matrix file. Raises InputError like `parse_matrix`."""
+    return _check(read_yaml(path))
+
+
+def parse_matrix(text: str, path: Path = DEFAULT) -> Matrix:
+    """Check the text of a matrix file.
 
     Raises InputError with `where="matrix.yaml:LINE"`: no YAML, no mapping, a key twice, an unknown
     key, a value of the wrong form.
     """
-    document = read_yaml(path)
+    return _check(parse_yaml(text, path))
+
+
+def _check(document: Document) -> Matrix:
     if not isinstance(document.data, dict):
         raise InputError(
             "this file must be a mapping of keys",

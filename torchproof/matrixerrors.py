@@ -47,7 +47,9 @@ def nearest_cuda(given: str, known: Iterable[str]) -> str:
 
 def explain(error: ValidationError, document: Document) -> InputError:
     """Turn pydantic's findings into one error that names every place, each with its remedy."""
-    first, *others = [_explain_one(detail, document) for detail in error.errors()]
+    # An unknown key often explains a missing one, so it goes first.
+    details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+    first, *others = [_explain_one(detail, document) for detail in details]
     if not others:
         return first
     message = "\n".join([first.message, *filter(None, [first.fix and f"  fix: {first.fix}"])])

@@ -34,16 +34,21 @@ class Document:
 
 
 def read_yaml(path: Path) -> Document:
-    """Read a YAML file. Numbers stay text, so that `2.10` is not 2.1; true, false, null are read.
-
-    Raises InputError, with file and line, for what is no YAML or has a key twice.
-    """
+    """Read a YAML file. Raises InputError like `parse_yaml`, or if there is no such file."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError("there is no such file", where=str(path)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", where=str(path)) from error
+    return parse_yaml(text, path)
+
+
+def parse_yaml(text: str, path: Path) -> Document:
+    """Parse YAML. Numbers stay text, so that `2.10` is not 2.1; true, false, null are read.
+
+    Raises InputError, with `path` and line, for what is no YAML or has a key twice.
+    """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
