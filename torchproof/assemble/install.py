@@ -71,12 +71,15 @@ def site_packages(python: str) -> str:
     return f"{PREFIX}/lib/python{python}/site-packages"
 
 
-def install(wheel: WheelFile, python: str) -> Installation:
+def install(
+    wheel: WheelFile, python: str, *, installer: bytes = INSTALLER, interpreter: str = "python"
+) -> Installation:
     """Map the members of a wheel to files below the prefix.
 
+    `installer` goes to INSTALLER; `interpreter` is the name in the first line of console scripts.
     Raises IntegrityError for what is no valid wheel.
     """
-    return _Installer(wheel, python).run()
+    return _Installer(wheel, python, installer, interpreter).run()
 
 
 def record(rows: list[tuple[str, str, str]], own: str) -> bytes:
@@ -88,9 +91,11 @@ def record(rows: list[tuple[str, str, str]], own: str) -> bytes:
 
 
 class _Installer:
-    def __init__(self, wheel: WheelFile, python: str) -> None:
+    def __init__(self, wheel: WheelFile, python: str, installer: bytes, interpreter: str) -> None:
         self.wheel = wheel
         self.python = python
+        self.installer = installer
+        self.interpreter = f"{PREFIX}/bin/{interpreter}"
         self.site = site_packages(python)
         self.members = {member.name: member for member in wheel.members}
         self.dist_info = self._dist_info()
@@ -105,7 +110,7 @@ class _Installer:
         skipped |= {f"{self.dist_info}/{name}" for name in ("INSTALLER", "REQUESTED")}
         files = [self._place(one) for one in self.wheel.members if one.name not in skipped]
         files += self._scripts(taken={file.path for file in files})
-        for name, data in (("INSTALLER", INSTALLER), ("REQUESTED", b"")):
+        for name, data in (("INSTALLER", self.installer), ("REQUESTED", b"")):
             files.append(self._made(f"{self.site}/{self.dist_info}/{name}", data, 0o644))
         return Installation(wheel=self.wheel, files=tuple(files), record_path=f"{self.site}/{own}")
 
@@ -190,9 +195,7 @@ class _Installer:
             name = f"pip{self.python}" if _PIP_SCRIPT.fullmatch(given) else given
             if not safe_path(name) or "/" in name:
                 raise self._bad(f"entry point with an unsafe name: {name!r}")
-            _, data = Script(name, module, attribute, section).generate(
-                f"{PREFIX}/bin/python", "posix"
-            )
+            _, data = Script(name, module, attribute, section).generate(self.interpreter, "posix")
             path = f"{PREFIX}/bin/{name}"
             if path not in taken:
                 made.append(self._made(path, data, 0o755))

@@ -8,7 +8,7 @@ where a file's content matters; a layer whose facts are known needs none of that
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,12 +23,12 @@ from torchproof.assemble.wheelfile import DEFLATED, Member
 class Transform(Protocol):
     """Changes a file's content in the stream without changing its size (`prune.Pruner`)."""
 
-    def feed(self, data: bytes) -> bytes:
-        """Take bytes, return those that are ready."""
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Take bytes, yield those that are ready."""
         ...
 
-    def finish(self) -> bytes:
-        """Return the rest."""
+    def finish(self) -> Iterator[bytes]:
+        """Yield the rest."""
         ...
 
 
@@ -47,8 +47,9 @@ class Entry:
 class LayerStream:
     """The bytes of one layer. `diff_id` is there once `chunks` has run to its end with `hashing`.
 
-    `wheels` are (installation, sha256 of the wheel file); with `hashing`, the wheel is read whole
-    and checked against it. Raises IntegrityError for any byte that is not what a wheel promises.
+    `known` are folders that `entries` make. `wheels` are (installation, sha256 of the wheel file);
+    with `hashing`, a wheel is read whole and checked against its sha256. Raises IntegrityError for
+    any byte that is not what a wheel promises.
     """
 
     def __init__(
@@ -56,11 +57,13 @@ class LayerStream:
         *,
         entries: Sequence[Entry] = (),
         wheels: Sequence[tuple[Installation, str]] = (),
+        known: Iterable[str] = (),
         choose: Chooser | None = None,
         hashing: bool = True,
     ) -> None:
         self._entries = entries
         self._wheels = wheels
+        self._known = frozenset(known)
         self._choose = choose
         # Content is needed for pruning, and for RECORD lines that the wheel does not give.
         complete = all(one.rows_complete for one, _ in wheels)
@@ -84,7 +87,7 @@ class LayerStream:
     def _all(self) -> Iterator[bytes]:
         for entry in self._entries:
             self._write(entry.header + entry.data + tarball.padding(len(entry.data)))
-        folders: set[str] = set()
+        folders = set(self._known)
         overridden = _overridden([installation for installation, _ in self._wheels])
         for installation, sha256 in self._wheels:
             yield from self._wheel(installation, sha256, folders, overridden)
@@ -173,10 +176,10 @@ class LayerStream:
             for piece in reader.packed(member):
                 for content in inflater.feed(piece):
                     check.feed(content)
-                    yield transform.feed(content)
+                    yield from transform.feed(content)
             inflater.finish()
             check.finish()
-            yield transform.finish()
+            yield from transform.finish()
 
         yield gzipped.HEADER
         for changed in contents():

@@ -1,0 +1,296 @@
+"""A cell's image straight from its wheels: layers are made while they are written or sent.
+
+Nothing of the image is run, and no daemon or root is needed. A layer that the destination has is
+neither downloaded nor made; what is made is checked against every hash that is known of it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchproof.assemble.baseimage import BaseImage
+from torchproof.assemble.destination import Destination, OpenSource
+from torchproof.assemble.environment import (
+    BaseFiles,
+    config_layer,
+    python_layer,
+    read_base_files,
+)
+from torchproof.assemble.image import TITLE, Image, ImageLayerFacts, make_image
+from torchproof.assemble.install import Installed, install
+from torchproof.assemble.layer import LayerStream, Transform
+from torchproof.assemble.layerfacts import FactsStore, LayerFacts, recipe_key, write_facts
+from torchproof.assemble.prune import Pruner, require_served
+from torchproof.assemble.recipes import MOST_LAYERS, Recipe, recipes
+from torchproof.assemble.wheelfile import open_wheel
+from torchproof.imageconfig import image_config
+from torchproof.index import WheelStore
+from torchproof.lock import LayerName, Lock, canonical_json
+from torchproof.plan import PREFIX, Plan
+from torchproof.results import Built, ImageLayer, SubjectKind
+
+FACTS_FILE = "layers.yaml"
+"""Beside the lock."""
+_LARGE_ENOUGH = 4096
+"""Bytes of the smallest file that can hold device code."""
+
+Note = Callable[[str], None]
+"""Takes lines for people: what was reused, made, sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One blob to be made: what is known of it, and how to make it."""
+
+    name: LayerName
+    title: str
+    key: str
+    size: int
+    """Bytes to expect, for scheduling."""
+    make: Callable[[bool], LayerStream]
+    """Takes whether the tar is to be hashed (its facts are not known)."""
+    pruners: list[Pruner]
+    """Filled while the blob is made."""
+
+
+class Assembler:
+    """Builds cells into a destination.
+
+    `store` has the wheels or downloads them, `cache` is torchproof's cache folder, `workers` blobs
+    are made at a time. Raises IntegrityError for bytes that are not as locked, RegistryError and
+    HostError for faults of the world; a blob is either whole and right in the destination or not
+    there, and the image's name is set last.
+    """
+
+    def __init__(
+        self,
+        store: WheelStore,
+        cache: Path,
+        *,
+        workers: int | None = None,
+        note: Note | None = None,
+    ) -> None:
+        self._store = store
+        self._cache = cache
+        self._facts = FactsStore(cache / "layers")
+        self._workers = workers or max(2, min(4, os.cpu_count() or 2))
+        self._note = note or (lambda _: None)
+
+    @property
+    def facts(self) -> FactsStore:
+        """What is known of layers."""
+        return self._facts
+
+    def build(
+        self,
+        plan: Plan,
+        lock: Lock,
+        base: BaseImage,
+        destination: Destination,
+        *,
+        folder: Path | None = None,
+    ) -> Built:
+        """Build one cell. `folder` holds its lock; layer facts are read from and written there."""
+        started = time.monotonic()
+        require_served(lock.archs, lock.gpus)
+        if folder is not None:
+            self._facts.load(folder / FACTS_FILE)
+        work = self._work(plan, lock, base)
+        known = {one.key: facts for one in work if (facts := self._facts.get(one.key))}
+        reused = False
+        if len(known) == len(work):
+            image, layers = self._image(lock, base, work, known)
+            reused = destination.current() == image.digest
+        if not reused:
+            made = self._make(base, work, known, destination)
+            image, layers = self._image(lock, base, work, made)
+            known = made
+            self._finish(image, layers, destination)
+        if folder is not None:
+            write_facts(folder / FACTS_FILE, [(one.title, known[one.key]) for one in work])
+        return Built(
+            cell=lock.cell,
+            subject=SubjectKind.IMAGE,
+            ref=destination.ref,
+            digest=image.digest,
+            size=sum(layer.descriptor.size for layer in layers),
+            layers=tuple(
+                ImageLayer(
+                    name=layer.name, digest=layer.descriptor.digest, size=layer.descriptor.size
+                )
+                for layer in layers
+            ),
+            plan_hash=plan.hash,
+            seconds=time.monotonic() - started,
+            reused=reused,
+        )
+
+    def _work(self, plan: Plan, lock: Lock, base: BaseImage) -> list[Work]:
+        found: list[BaseFiles] = []
+
+        def files() -> BaseFiles:
+            if not found:
+                found.append(read_base_files(base, lock.python))
+            return found[0]
+
+        config = image_config(lock)
+        python_key = recipe_key({"base": base.id, "python": lock.python, "prefix": PREFIX})
+        user = {"passwd": config.passwd, "directories": canonical_json(list(config.directories))}
+        scratch = self._cache / "bases" / "wheels"
+        python = Work(
+            name=LayerName.PYTHON,
+            title=f"python: virtual environment of Python {lock.python}",
+            key=python_key,
+            size=3_000_000,
+            make=lambda _: python_layer(
+                files(), lock.python, scratch / base.id.removeprefix("sha256:")
+            ),
+            pruners=[],
+        )
+        last = Work(
+            name=LayerName.CONFIG,
+            title="config: the user and its folders",
+            key=recipe_key({"base": base.id, "user": user}),
+            size=4096,
+            make=lambda _: config_layer(files(), config),
+            pruners=[],
+        )
+        room = MOST_LAYERS - len(base.layers) - 2
+        wheels = [self._of_wheels(one, lock) for one in recipes(plan, lock, room=room)]
+        return [python, *wheels, last]
+
+    def _of_wheels(self, recipe: Recipe, lock: Lock) -> Work:
+        pruners: list[Pruner] = []
+
+        def choose(file: Installed) -> Transform | None:
+            if file.member is None or file.member.size < _LARGE_ENOUGH or not _library(file.path):
+                return None
+            pruner = Pruner(recipe.gpus, size=file.member.size)
+            pruners.append(pruner)
+            return pruner
+
+        def make(hashing: bool) -> LayerStream:
+            wheels = []
+            for wheel in recipe.wheels:
+                path = self._store.path(wheel) or self._store.fetch(wheel, cell=lock.cell)
+                wheels.append((install(open_wheel(path), lock.python), wheel.sha256))
+            return LayerStream(
+                wheels=wheels, choose=choose if recipe.gpus else None, hashing=hashing
+            )
+
+        return Work(
+            name=recipe.layer,
+            title=recipe.title,
+            key=recipe.key,
+            size=recipe.size,
+            make=make,
+            pruners=pruners,
+        )
+
+    def _make(
+        self,
+        base: BaseImage,
+        work: list[Work],
+        known: dict[str, LayerFacts],
+        destination: Destination,
+    ) -> dict[str, LayerFacts]:
+        """Bring every blob to the destination, several at a time, the largest first."""
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="layer") as pool:
+            tasks = {
+                one.key: pool.submit(self._one, one, known.get(one.key), destination)
+                for one in sorted(work, key=lambda one: -one.size)
+            }
+            copies = [
+                pool.submit(
+                    _copy, destination, layer.open, layer.descriptor.digest, layer.descriptor.size
+                )
+                for layer in base.layers
+            ]
+            try:
+                everything: list[Future[Any]] = [*tasks.values(), *copies]
+                for done in as_completed(everything):
+                    done.result()
+            except BaseException:
+                destination.stop()
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+            return {key: task.result() for key, task in tasks.items()}
+
+    def _one(self, one: Work, facts: LayerFacts | None, destination: Destination) -> LayerFacts:
+        if facts and destination.has(facts.digest, facts.size):
+            self._note(f"{one.title}: there already")
+            return facts
+        streams: list[LayerStream] = []
+
+        def source() -> Iterator[bytes]:
+            one.pruners.clear()
+            streams.append(one.make(facts is None))
+            return streams[-1].chunks()
+
+        started = time.monotonic()
+        digest, size = destination.write(
+            source,
+            digest=facts.digest if facts else None,
+            size=facts.size if facts else None,
+        )
+        self._note(f"{one.title}: {size / 1e6:,.1f} MB in {time.monotonic() - started:.1f} s")
+        if facts is None:
+            diff_id = streams[-1].diff_id
+            if diff_id is None:
+                raise AssertionError("a layer that was written whole has been hashed")
+            notes = tuple(
+                f"{one.title}: {text}" for pruner in one.pruners for text in pruner.counts.untouched
+            )
+            facts = LayerFacts(key=one.key, digest=digest, diff_id=diff_id, size=size, notes=notes)
+            self._facts.put(facts)
+        return facts
+
+    def _image(
+        self, lock: Lock, base: BaseImage, work: list[Work], facts: dict[str, LayerFacts]
+    ) -> tuple[Image, list[ImageLayerFacts]]:
+        layers = [
+            ImageLayerFacts(
+                name=LayerName.BASE, title="", descriptor=one.descriptor, diff_id=one.diff_id
+            )
+            for one in base.layers
+        ]
+        layers += [
+            ImageLayerFacts(
+                name=one.name,
+                title=one.title,
+                descriptor=facts[one.key].descriptor({TITLE: one.title}),
+                diff_id=facts[one.key].diff_id,
+            )
+            for one in work
+        ]
+        config = image_config(lock)
+        image = make_image(
+            lock, config, layers, base_config=base.config, annotations=base.annotations
+        )
+        return image, layers
+
+    def _finish(
+        self, image: Image, layers: list[ImageLayerFacts], destination: Destination
+    ) -> None:
+        _copy(destination, lambda: iter((image.config,)), image.config_digest, len(image.config))
+        destination.finish(
+            image.manifest,
+            image.config_digest,
+            tuple(layer.descriptor.digest for layer in layers),
+        )
+
+
+def _copy(destination: Destination, source: OpenSource, digest: str, size: int) -> None:
+    if not destination.has(digest, size):
+        destination.write(source, digest=digest, size=size)
+
+
+def _library(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name.endswith((".so", ".cubin", ".fatbin")) or ".so." in name
