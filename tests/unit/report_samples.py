@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from torchproof.cell import Cell
 from torchproof.errors import CellError, IndexUnreachableError
+from torchproof.hosts import Fit, HostRule
 from torchproof.lock import LayerName, Lock, LockedBase, LockedWheel, Override
 from torchproof.report.convert import make_report, report_cell
 from torchproof.report.models import AnswerModel, CellModel, DeclaredHostModel, ReportModel
@@ -143,7 +144,7 @@ def environment(cell: Cell) -> Built:
     )
 
 
-def probe(
+def probe(  # noqa: PLR0917
     name: str,
     outcome: Outcome = Outcome.PASS,
     code: str = "ok",
@@ -373,12 +374,45 @@ def every_verdict() -> ReportModel:
             driver=driver,
             gpu=gpu,
             count=count,
-            answers=[AnswerModel(cell=cell.id, answer=answer, rule=rule) for cell in tried],
+            answers=[
+                AnswerModel(
+                    cell=cell.id,
+                    answer=fit,
+                    rule=rule,
+                    reason=reason,
+                    change=["driver 525.60.13 or newer"] if fit is Fit.NO else [],
+                )
+                for cell in tried
+            ],
         )
-        for name, driver, gpu, count, answer, rule in (
-            ("hgx", "570.172.08", "NVIDIA H200", 8, "yes", "driver 570.172.08 ≥ 570.26"),
-            ("old-a100", "535.104.05", "NVIDIA A100", 4, "minor_version", "535.104.05 ≥ 525.60.13"),
-            ("t4-farm", "470.57.02", "Tesla T4", 1, "no", "470.57.02 < 525.60.13"),
+        for name, driver, gpu, count, fit, rule, reason in (
+            (
+                "hgx",
+                "570.172.08",
+                "H200",
+                8,
+                Fit.YES,
+                HostRule.TOOLKIT_DRIVER,
+                "driver 570.172.08 knows this CUDA",
+            ),
+            (
+                "old-a100",
+                "535.104.05",
+                "A100",
+                4,
+                Fit.MINOR,
+                HostRule.MINOR_VERSION,
+                "driver 535.104.05 is not older than 525.60.13",
+            ),
+            (
+                "t4-farm",
+                "470.57.02",
+                "T4",
+                1,
+                Fit.NO,
+                HostRule.MINOR_VERSION,
+                "driver 470.57.02 is older than 525.60.13",
+            ),
         )
     ]
     return make_report(

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from torchproof.report.convert import make_report, report_cell
+from torchproof.report.convert import make_report, report_cell, report_hosts
 from torchproof.report.files import read_report, write_reports
 from torchproof.report.merge import merge
 from torchproof.report.text import summary
 
-__all__ = ["make_report", "merge", "read_report", "report_cell", "summary", "write_reports"]
+__all__ = [
+    "make_report",
+    "merge",
+    "read_report",
+    "report_cell",
+    "report_hosts",
+    "summary",
+    "write_reports",
+]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from torchproof.cell import Cell
+from torchproof.hosts import HostRow
 from torchproof.lock import Lock
 from torchproof.report.models import (
+    AnswerModel,
     BuildModel,
     CellModel,
     DeclaredHostModel,
@@ -25,6 +28,7 @@ from torchproof.report.models import (
     RequiredProbeModel,
     SharingModel,
 )
+from torchproof.report.order import order_cells, order_hosts
 from torchproof.results import (
     Built,
     Evidence,
@@ -100,8 +104,8 @@ def make_report(
     hosts: Sequence[DeclaredHostModel] = (),
     notes: Sequence[str] = (),
 ) -> ReportModel:
-    """Put cells together into one report, in the order given."""
-    listed = list(cells)
+    """Put cells together into one report, in the settled order of reports."""
+    listed = order_cells(cells)
     machine = host_model(host)
     return ReportModel(
         generated_at=generated_at,
@@ -109,10 +113,51 @@ def make_report(
         host=machine,
         machines=[machine],
         cells=listed,
-        hosts=list(hosts),
+        hosts=order_hosts(hosts),
         sharing=sharing(listed),
-        notes=list(notes),
+        notes=sorted(set(notes)),
     )
+
+
+class DeclaredHost(Protocol):
+    """A host of matrix.yaml."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def driver(self) -> str: ...  # noqa: D102
+    @property
+    def gpu(self) -> str: ...  # noqa: D102
+    @property
+    def count(self) -> int: ...  # noqa: D102
+
+
+def report_hosts(
+    hosts: Iterable[DeclaredHost], table: Sequence[HostRow]
+) -> list[DeclaredHostModel]:
+    """Describe the declared hosts with the answers of `hosts.host_table`."""
+    return [
+        DeclaredHostModel(
+            name=host.name,
+            driver=host.driver,
+            gpu=host.gpu,
+            count=host.count,
+            answers=[
+                AnswerModel(
+                    cell=row.cell,
+                    answer=answer.fit,
+                    rule=answer.rule or "",
+                    reason=answer.reason,
+                    source=answer.source,
+                    change=list(answer.change),
+                )
+                for row in table
+                for name, answer in row.answers
+                if name == host.name
+            ],
+        )
+        for host in hosts
+    ]
 
 
 def sharing(cells: Iterable[CellModel]) -> SharingModel:

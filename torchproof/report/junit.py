@@ -66,7 +66,9 @@ def _finding(suite: Xml.Element, cell: CellModel, finding: FindingModel) -> None
 
 
 def _probe(suite: Xml.Element, cell: CellModel, probe: ProbeModel) -> None:
-    case = _case(suite, cell, probe.name, probe.seconds)
+    several = sum(other.name == probe.name for other in cell.probes) > 1
+    name = f"{probe.name} [{words.machine(probe.host)}]" if several else probe.name
+    case = _case(suite, cell, name, probe.seconds)
     match probe.outcome:
         case Outcome.PASS:
             pass

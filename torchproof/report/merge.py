@@ -9,26 +9,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
-
-from pydantic import BaseModel
 
 from torchproof.report import words
 from torchproof.report.convert import evidence_of, policy_of, sharing
 from torchproof.report.models import (
     CellModel,
-    DeclaredHostModel,
     EvidenceModel,
-    HostModel,
     OtherEvidenceModel,
     PolicyModel,
     ProbeModel,
     ReportModel,
 )
+from torchproof.report.order import (
+    capability,
+    key,
+    order_cells,
+    order_hosts,
+    order_machines,
+    unique,
+)
 from torchproof.results import NotTried, Outcome, State, SubjectKind
 from torchproof.verdict import judge
-
-_Model = TypeVar("_Model", bound=BaseModel)
 
 _TRIED = frozenset({State.VERIFIED, State.FAILED, State.UNPROVEN})
 
@@ -45,13 +46,10 @@ def merge(reports: Sequence[ReportModel]) -> ReportModel:
     for report in reports:
         for cell in report.cells:
             cells[cell.id].append(cell)
-    merged = [_merge_cell(_unique(group)) for group in cells.values()]
-    merged.sort(key=lambda cell: (words.order(cell.torch), words.order(cell.cuda), cell.id))
-    newest = max(reports, key=lambda report: (report.generated_at, _key(report)))
-    machines = sorted(
-        _unique(one for report in reports for one in report.machines or [report.host]),
-        key=_capability,
-        reverse=True,
+    merged = order_cells(_merge_cell(unique(group)) for group in cells.values())
+    newest = max(reports, key=lambda report: (report.generated_at, key(report)))
+    machines = order_machines(
+        machine for report in reports for machine in report.machines or [report.host]
     )
     return ReportModel(
         generated_at=newest.generated_at,
@@ -59,7 +57,7 @@ def merge(reports: Sequence[ReportModel]) -> ReportModel:
         host=machines[0],
         machines=machines,
         cells=merged,
-        hosts=_merge_hosts(reports),
+        hosts=order_hosts(host for report in reports for host in report.hosts),
         sharing=sharing(merged),
         notes=sorted({note for report in reports for note in report.notes}),
     )
@@ -70,9 +68,9 @@ def _merge_cell(group: Sequence[CellModel]) -> CellModel:
         return group[0]
     pieces = _join(piece for cell in group for piece in _pieces(cell))
     if not pieces:
-        return max(group, key=lambda cell: (_UNTRIED.index(cell.verdict), _key(cell)))
+        return max(group, key=lambda cell: (_UNTRIED.index(cell.verdict), key(cell)))
     main, *others = sorted(pieces, key=_weight, reverse=True)
-    about = max(group, key=lambda cell: (_same(cell.evidence, main), _key(cell)))
+    about = max(group, key=lambda cell: (_same(cell.evidence, main), key(cell)))
     policy = _merge_policy([cell.policy for cell in group])
     verdict = judge(evidence_of(main), policy_of(policy))
     state, reason = verdict.state, verdict.reason
@@ -125,10 +123,10 @@ def _join(pieces: Iterable[OtherEvidenceModel]) -> list[OtherEvidenceModel]:
             subject=subject,
             digest=digest,
             suite_hash=suite,
-            host=max((piece.host for piece in group), key=_capability),
+            host=max((piece.host for piece in group), key=capability),
             at=max(piece.at for piece in group),
             audited=any(piece.audited for piece in group),
-            audit=sorted(_unique(f for piece in group for f in piece.audit), key=_key),
+            audit=sorted(unique(f for piece in group for f in piece.audit), key=key),
             probes=_join_probes(probe for piece in group for probe in piece.probes),
             failures=sorted({reason for piece in group for reason in piece.failures}),
         )
@@ -139,12 +137,12 @@ def _join(pieces: Iterable[OtherEvidenceModel]) -> list[OtherEvidenceModel]:
 def _join_probes(probes: Iterable[ProbeModel]) -> list[ProbeModel]:
     """Keep every result but skips that another host's result replaces, in a settled order."""
     by_name: dict[str, list[ProbeModel]] = defaultdict(list)
-    for probe in _unique(probes):
+    for probe in unique(probes):
         by_name[probe.name].append(probe)
     joined: list[ProbeModel] = []
     for group in by_name.values():
         spoken = [probe for probe in group if probe.outcome is not Outcome.SKIP]
-        joined += sorted(spoken or group, key=_key)
+        joined += sorted(spoken or group, key=key)
     return sorted(joined, key=lambda probe: (not probe.required, probe.name))
 
 
@@ -189,33 +187,3 @@ def _merge_policy(policies: Sequence[PolicyModel]) -> PolicyModel:
             "ignored": sorted(set.intersection(*(set(policy.ignored) for policy in policies))),
         }
     )
-
-
-def _merge_hosts(reports: Sequence[ReportModel]) -> list[DeclaredHostModel]:
-    hosts: dict[tuple[str, str, str, int], list[DeclaredHostModel]] = defaultdict(list)
-    for report in reports:
-        for host in report.hosts:
-            hosts[host.name, host.driver, host.gpu, host.count].append(host)
-    return [
-        DeclaredHostModel(
-            name=name,
-            driver=driver,
-            gpu=gpu,
-            count=count,
-            answers=sorted(_unique(a for host in group for a in host.answers), key=_key),
-        )
-        for (name, driver, gpu, count), group in sorted(hosts.items())
-    ]
-
-
-def _capability(host: HostModel) -> tuple[int, str]:
-    return (len(host.gpus), _key(host))
-
-
-def _unique(models: Iterable[_Model]) -> list[_Model]:
-    return list({_key(model): model for model in models}.values())
-
-
-def _key(model: BaseModel) -> str:
-    """Return a total order on values, and their identity."""
-    return model.model_dump_json(by_alias=True)

@@ -7,11 +7,13 @@ version, never renamed or removed. Sizes are bytes, durations seconds, times RFC
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from torchproof.hosts import Fit
 from torchproof.results import Level, Outcome, State, SubjectKind
 
 SCHEMA_VERSION: Literal["torchproof/report/1"] = "torchproof/report/1"
@@ -27,8 +29,43 @@ def _not_planned(state: State) -> State:
 VerdictState = Annotated[State, AfterValidator(_not_planned)]
 
 
+MAX_DEPTH = 32
+"""Nesting of metrics that a report keeps; no reader of JSON gives up before that."""
+
+
+def _writable(value: Any, depth: int = 0) -> Any:
+    """Make plain data that every JSON reader takes: probes print what they like.
+
+    Lone surrogates become "?", NaN and infinity None, nesting beyond `MAX_DEPTH` a "…".
+    """
+    if depth > MAX_DEPTH:
+        return "…"
+    match value:
+        case str():
+            return _encodable(value)
+        case float() if not math.isfinite(value):
+            return None
+        case dict():
+            return {_encodable(str(k)): _writable(item, depth + 1) for k, item in value.items()}
+        case list() | tuple():
+            return [_writable(item, depth + 1) for item in value]
+        case _:
+            return value
+
+
+def _encodable(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="null")
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_text_that_utf8_can_say(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {k: _encodable(v) if type(v) is str else v for k, v in data.items()}
 
 
 class GpuModel(_Model):
@@ -98,7 +135,7 @@ class ProbeModel(_Model):
     outcome: Outcome
     code: str
     seconds: float = Field(ge=0, allow_inf_nan=False)
-    metrics: dict[str, Any] = {}
+    metrics: Annotated[dict[str, Any], BeforeValidator(_writable)] = {}
     message: str = ""
     fix: str = ""
     host: HostModel
@@ -199,20 +236,22 @@ class CellModel(_Model):
 
 
 class AnswerModel(_Model):
-    """Whether one cell's image runs on one declared host, and by which rule."""
+    """Whether one cell's image runs on one declared host, by which rule, and what would help."""
 
     cell: str
-    answer: str
-    """`yes`, `minor_version`, `forward_compat` or `no`."""
-    rule: str
+    answer: Fit
+    rule: str = ""
+    reason: str = ""
+    source: str = ""
+    change: list[str] = []
 
 
 class DeclaredHostModel(_Model):
     """A host that matrix.yaml declares, and the answer for every cell."""
 
     name: str
-    driver: str
-    gpu: str
+    driver: str = ""
+    gpu: str = ""
     count: int = Field(default=1, ge=0)
     answers: list[AnswerModel] = []
 

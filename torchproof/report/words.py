@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+from torchproof.hosts import Fit
 from torchproof.report.models import HostModel
 from torchproof.results import Level, Outcome, State
 
@@ -29,11 +30,12 @@ OUTCOMES: Mapping[Outcome, str] = {
 
 LEVELS = (Level.ERROR, Level.WARNING, Level.NOTE, Level.PASS)
 
-ANSWERS: Mapping[str, str] = {
-    "yes": "yes",
-    "minor_version": "yes, by minor-version compatibility",
-    "forward_compat": "needs forward compatibility",
-    "no": "no",
+ANSWERS: Mapping[Fit, str] = {
+    Fit.YES: "yes",
+    Fit.MINOR: "yes, by minor-version compatibility",
+    Fit.FORWARD: "needs forward compatibility",
+    Fit.NO: "no",
+    Fit.UNKNOWN: "unknown",
 }
 
 _CONTROL = re.compile(
