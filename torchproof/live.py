@@ -100,7 +100,9 @@ def _offers(wheels: Iterable[WheelFile], cuda: str) -> Iterable[Offer]:
             name, version, _, tags = parse_wheel_filename(wheel.filename)
         except InvalidWheelFilename:
             continue
-        if name != "torch" or version.is_prerelease or version.local not in (None, cuda):
+        if name != "torch" or version.local not in (None, cuda):
+            continue
+        if version.is_prerelease or wheel.yanked:
             continue
         for tag in tags:
             machine = next((key for key in _PLATFORMS if tag.platform.endswith(key)), None)

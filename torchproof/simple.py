@@ -54,7 +54,9 @@ def parse_page(text: str, *, base: str, kind: str) -> tuple[WheelFile, ...]:
     parser.feed(text)
     base = urljoin(base, parser.base) if parser.base else base
     found = tuple(
-        wheel for href in parser.found if (wheel := _wheel(urljoin(base, href), None, None))
+        wheel
+        for href, yanked in parser.found
+        if (wheel := _wheel(urljoin(base, href), yanked=yanked))
     )
     if not found:
         # A portal or proxy that answers for the index must not look like an index without wheels.
@@ -71,8 +73,9 @@ def _parse_json(text: str, base: str) -> tuple[WheelFile, ...]:
             if (
                 wheel := _wheel(
                     urljoin(base, file["url"]),
-                    file.get("size"),
-                    file.get("hashes", {}).get("sha256"),
+                    size=file.get("size"),
+                    sha256=file.get("hashes", {}).get("sha256"),
+                    yanked=bool(file.get("yanked")),
                 )
             )
         )
@@ -84,22 +87,24 @@ class _Anchors(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.base = ""
-        self.found: list[str] = []
+        self.found: list[tuple[str, bool]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values: Mapping[str, str | None] = dict(attrs)
         href = values.get("href")
         if href and tag == "base":
             self.base = href
-        elif href and tag == "a" and values.get("data-yanked") is None:
-            self.found.append(href)
+        elif href and tag == "a":
+            self.found.append((href, "data-yanked" in values))
 
 
-def _wheel(url: str, size: int | None, sha256: str | None) -> WheelFile | None:
+def _wheel(
+    url: str, *, size: int | None = None, sha256: str | None = None, yanked: bool = False
+) -> WheelFile | None:
     location, fragment = urldefrag(url)
     filename = unquote(urlsplit(location).path.rsplit("/", 1)[-1])
     if not filename.endswith(".whl"):
         return None
     if sha256 is None and fragment.startswith("sha256="):
         sha256 = fragment.removeprefix("sha256=").lower()
-    return WheelFile(filename=filename, url=location, sha256=sha256, size=size)
+    return WheelFile(filename=filename, url=location, sha256=sha256, size=size, yanked=yanked)

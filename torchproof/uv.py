@@ -48,6 +48,7 @@ class WheelFile:
     url: str
     sha256: str | None
     size: int | None
+    yanked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
