@@ -1,0 +1,321 @@
+"""The `docker` engine: Docker Engine, or Podman through its Docker-compatible socket.
+
+The SDK asks, runs and inspects; a client program builds, because BuildKit's secrets and cache
+mounts need one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.errors import ImageNotFound
+from docker.models.images import Image
+from docker.types import DeviceRequest, LogConfig
+
+from torchproof.base import ensure_base
+from torchproof.dockerfile import WHEELHOUSE, base_ref, render
+from torchproof.engines import RunResult, RunSpec
+from torchproof.engines.buildclient import BuildClient, find_build_client
+from torchproof.engines.containers import engine_faults, run_container, stop_containers, sweep
+from torchproof.engines.processes import run_logged
+from torchproof.errors import CellError, DriftError, HostError, TorchproofError
+from torchproof.imageconfig import image_config
+from torchproof.index import Indexes
+from torchproof.installing import (
+    IndexUrls,
+    ca_bundle,
+    index_urls,
+    install_failure,
+    pip_config,
+    uv_config,
+)
+from torchproof.lock import LayerName, Lock
+from torchproof.nvml import read_gpus
+from torchproof.plan import Plan
+from torchproof.results import Built, Host, ImageLayer, SubjectKind
+
+REPOSITORY = "localhost/torchproof/cell"
+"""Local images; the registry `localhost` keeps their names from ever meaning a public image."""
+NETWORK = "TORCHPROOF_BUILD_NETWORK"
+"""`host`, `default` or `auto`: the network of a build. `auto` is host for an index on loopback."""
+EMPTY_LAYER = "sha256:5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef"
+"""sha256 of a tar without members (1024 zero bytes)."""
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+_ENGINE_GONE = re.compile(
+    r"Cannot connect to the Docker daemon|error during connect|transport is closing|"
+    r"code = Unavailable|connection reset by peer|unable to connect to Podman|closed the connection"
+    r"|unexpected EOF\s*$|context canceled"
+)
+_NO_BASE = re.compile(r"(pull access denied|failed to (resolve|do request)|not found).*", re.DOTALL)
+
+
+class DockerEngine:
+    """Builds cells as images of a container engine, and runs commands in containers of them."""
+
+    def __init__(self, client: docker.DockerClient, cache: Path, indexes: Indexes) -> None:
+        self._client = client
+        self._cache = cache
+        self._indexes = indexes
+        self._bases = threading.Lock()
+        with engine_faults():
+            version: Mapping[str, Any] = client.version()
+        components = {part["Name"]: part["Version"] for part in version.get("Components", [])}
+        self._podman = "Podman Engine" in components
+        self.name = "podman" if self._podman else "docker"
+        self._version = str(version["Version"])
+        sweep(client)
+
+    @property
+    def parallel(self) -> bool:
+        """Whether builds at the same time share their equal steps."""
+        return self._builder.parallel
+
+    def host(self) -> Host:
+        """Describe the engine, and this machine's GPUs if the engine is on it."""
+        driver, gpus = read_gpus() if self._local else (None, ())
+        return Host(engine=f"{self.name} {self._version}", driver=driver, gpus=gpus)
+
+    def find(self, plan: Plan, lock: Lock) -> Built | None:
+        """Return the cell's image if its configuration is the one that this plan gives."""
+        started = time.monotonic()
+        with engine_faults():
+            try:
+                image = self._client.images.get(self._ref(lock))
+            except ImageNotFound:
+                return None
+            if not _same_config(image.attrs, lock):
+                return None
+            return self._built(image, plan, lock, started, reused=True)
+
+    def build(self, plan: Plan, lock: Lock, *, folder: Path, log: Path) -> Built:
+        """Build the image of a cell from its Dockerfile.
+
+        Raises DriftError if the folder's Dockerfile is not what the lock gives, CellError,
+        IntegrityError, IndexUnreachableError, HostError.
+        """
+        started = time.monotonic()
+        if lock.gpus:
+            raise CellError(
+                f"{lock.cell} is a slim image, which a Dockerfile cannot make",
+                fix="build it with --builder assemble",
+            )
+        files = render(plan, lock)
+        _check_folder(folder, files)
+        self._ensure_base(lock, log)
+        with tempfile.TemporaryDirectory(prefix="torchproof-build-") as temporary:
+            context, secrets = Path(temporary) / "context", Path(temporary) / "secrets"
+            self._write_context(context, files, lock)
+            urls = index_urls(lock, self._indexes)
+            command = self._builder.command(
+                context,
+                tag=self._ref(lock),
+                platform=None if self._native(lock) else lock.platform,
+                network=_network(urls),
+                secrets=_write_secrets(secrets, urls),
+                build_args=[name for name in _PROXIES if os.environ.get(name)],
+            )
+            code, output = run_logged(
+                command,
+                env={**os.environ, **self._builder.env},
+                cwd=context,
+                log=log,
+                title=f"build {lock.cell}",
+            )
+        if code != 0:
+            raise self._failure(lock, output)
+        with engine_faults():
+            image = self._client.images.get(self._ref(lock))
+            return self._built(image, plan, lock, started, reused=False)
+
+    def run(self, built: Built, spec: RunSpec) -> RunResult:
+        """Run one command in a new container; stops and removes it, also on Ctrl-C."""
+        return run_container(self._client, built.digest, spec, self._options(spec))
+
+    def stop(self) -> None:
+        """Remove every container that this process runs now."""
+        stop_containers(self._client)
+
+    def free_bytes(self) -> int:
+        """Return the bytes free where the engine keeps images; far too many if it cannot tell."""
+        root = Path(self._info.get("DockerRootDir") or "/nowhere")
+        return shutil.disk_usage(root).free if self._local and root.exists() else 2**62
+
+    @cached_property
+    def _info(self) -> Mapping[str, Any]:
+        with engine_faults():
+            return self._client.info()
+
+    @cached_property
+    def _local(self) -> bool:
+        address = os.environ.get("DOCKER_HOST", "")
+        return not address or address.startswith(("unix://", "http+unix://", "/"))
+
+    @cached_property
+    def _builder(self) -> BuildClient:
+        return find_build_client(podman=self._podman, address=os.environ.get("DOCKER_HOST"))
+
+    def _native(self, lock: Lock) -> bool:
+        names = {"x86_64": "linux/amd64", "aarch64": "linux/arm64", "amd64": "linux/amd64"}
+        return names.get(str(self._info.get("Architecture"))) == lock.platform
+
+    def _ref(self, lock: Lock) -> str:
+        return f"{REPOSITORY}:{lock.cell}"
+
+    def _ensure_base(self, lock: Lock, log: Path) -> None:
+        if not lock.base.bootstrap:
+            return
+        reference = base_ref(lock.base, lock.platform)
+        repository, _, tag = reference.rpartition(":")
+        with self._bases, engine_faults():
+            if self._client.images.list(name=reference):
+                return
+            tar = ensure_base(lock.base, lock.platform, cache=self._cache, log=log)
+            self._client.api.import_image_from_file(str(tar), repository=repository, tag=tag)
+
+    def _write_context(self, context: Path, files: Mapping[str, str], lock: Lock) -> None:
+        context.mkdir()
+        for name, text in files.items():
+            (context / name).write_text(text, encoding="utf-8")
+        for wheel in lock.wheels:
+            if wheel.index != WHEELHOUSE:
+                continue
+            (context / WHEELHOUSE).mkdir(exist_ok=True)
+            found = [house / wheel.filename for house in self._indexes.wheelhouses]
+            source = next((file for file in found if file.is_file()), None)
+            if source is None:
+                raise CellError(
+                    f"{lock.cell}: {wheel.filename} is in no wheelhouse of matrix.yaml",
+                    fix="put the wheel back, or lock the cell again",
+                )
+            shutil.copyfile(source, context / WHEELHOUSE / wheel.filename)
+
+    def _options(self, spec: RunSpec) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if not self._podman:
+            options["log_config"] = LogConfig(
+                type="json-file", config={"max-size": "64m", "max-file": "1"}
+            )
+        if spec.gpus:
+            options |= self._gpu_options(spec.gpus)
+        return options
+
+    def _gpu_options(self, gpus: tuple[str, ...]) -> dict[str, Any]:
+        """Give GPUs by NVIDIA's toolkit, or by CDI where the engine knows it instead."""
+        names = [f"nvidia.com/gpu={gpu}" for gpu in gpus]
+        if self._podman:
+            return {"devices": names}
+        if "nvidia" not in self._info.get("Runtimes", {}) and self._info.get("CDISpecDirs"):
+            return {"device_requests": [DeviceRequest(driver="cdi", device_ids=names)]}
+        request = DeviceRequest(device_ids=list(gpus), capabilities=[["gpu"]])
+        return {"device_requests": [request]}
+
+    def _built(
+        self, image: Image, plan: Plan, lock: Lock, started: float, *, reused: bool
+    ) -> Built:
+        return Built(
+            cell=lock.cell,
+            subject=SubjectKind.IMAGE,
+            ref=self._ref(lock),
+            digest=str(image.id),
+            size=int(image.attrs["Size"]),
+            layers=name_layers(image.attrs["RootFS"]["Layers"], image.history(), plan),
+            plan_hash=plan.hash,
+            seconds=time.monotonic() - started,
+            reused=reused,
+        )
+
+    def _failure(self, lock: Lock, output: str) -> TorchproofError:
+        if _ENGINE_GONE.search(output):
+            return HostError(
+                f"{lock.cell}: the container engine went away during the build",
+                fix="see that it runs (`docker version`), then run again: finished steps are kept",
+            )
+        if f"python{lock.python}: not found" in output:
+            return CellError(
+                f"{lock.cell}: the base has no python{lock.python}",
+                fix="take a base that has it, or another `python:` for this cell",
+            )
+        return install_failure(lock, output)
+
+
+def name_layers(
+    digests: list[str], history: list[dict[str, Any]], plan: Plan
+) -> tuple[ImageLayer, ...]:
+    """Name the file-system layers of an image after the layers of its plan.
+
+    `digests` are bottom first, `history` is the engine's (topmost first, steps that change no files
+    among them). What lies below the first step of the plan is the base.
+    """
+    names = {f"requirements=/run/{layer.name}.txt": layer.name for layer in plan.layers}
+    names |= {"-m venv": LayerName.PYTHON, "/etc/passwd": LayerName.CONFIG}
+    steps, base = [], []
+    for entry in reversed(history):
+        by, size = entry.get("CreatedBy") or "", int(entry["Size"])
+        name = next((name for mark, name in names.items() if mark in by), None)
+        if name is not None:
+            steps.append((name, size))
+        elif size and not steps:
+            base.append((LayerName.BASE, size))
+    # BuildKit makes a layer without files of WORKDIR; such a one is config's, wherever it comes.
+    filled = [digest for digest in digests if digest != EMPTY_LAYER]
+    below = len(filled) - len(steps)
+    base = [*base, *[(LayerName.BASE, 0)] * below][:below]
+    named = dict(zip(filled, [*base, *steps], strict=False))
+    return tuple(
+        ImageLayer(name=name, digest=digest, size=size)
+        for digest in digests
+        for name, size in [named.get(digest, (LayerName.CONFIG, 0))]
+    )
+
+
+def _same_config(attributes: Mapping[str, Any], lock: Lock) -> bool:
+    wanted, config = image_config(lock), attributes["Config"]
+    env = dict(item.partition("=")[::2] for item in config.get("Env") or ())
+    return (
+        wanted.env.items() <= env.items()
+        and wanted.labels.items() <= (config.get("Labels") or {}).items()
+        and (config["User"], config["WorkingDir"]) == (wanted.user, wanted.workdir)
+        and tuple(config.get("Cmd") or ()) == wanted.cmd
+        and tuple(config.get("Entrypoint") or ()) == wanted.entrypoint
+    )
+
+
+def _check_folder(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        file = folder / name
+        if file.exists() and file.read_text(encoding="utf-8") != text:
+            raise DriftError(
+                f"{file} is not what its lock gives",
+                fix="run `python build.py generate`; what you want changed belongs in matrix.yaml",
+            )
+
+
+def _network(urls: IndexUrls) -> str | None:
+    match os.environ.get(NETWORK, "auto"):
+        case "auto":
+            return "host" if urls.loopback else None
+        case "default":
+            return None
+        case other:
+            return other
+
+
+def _write_secrets(folder: Path, urls: IndexUrls) -> dict[str, Path]:
+    """Write what a build may read and no layer may hold."""
+    folder.mkdir(mode=0o700)
+    secrets = {"uv.toml": uv_config(urls), "pip.conf": pip_config(urls)}
+    for name, text in secrets.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    paths = {name: folder / name for name in secrets}
+    bundle = ca_bundle(os.environ)
+    return paths | ({"ca": bundle} if bundle else {})
