@@ -1,7 +1,7 @@
 """Signatures by key file: DSSE envelopes, ECDSA on P-256, as cosign makes and verifies them.
 
-Formats: github.com/secure-systems-lab/dsse (protocol.md, envelope.md). cosign's keys are of the same
-kind: `cosign verify-attestation --key proof.pub` takes the public half of any P-256 key in PEM.
+Formats: github.com/secure-systems-lab/dsse (protocol.md, envelope.md). cosign's keys are the
+same kind: `cosign verify-attestation --key proof.pub` takes the public half of any P-256 key.
 """
 
 from __future__ import annotations

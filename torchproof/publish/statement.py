@@ -82,8 +82,8 @@ class PredicateModel(_Model):
     """What was proven, where. All digests are `sha256:…`; `cell` is the cell of report.json, whole.
 
     `config` is the digest of the image's configuration, which names every layer by content: a
-    Docker Engine calls it the image's id. `tested` is the digest that the probes ran on, as the report
-    has it: the manifest's or the configuration's. `tags` are all tags that this image may carry.
+    Docker Engine calls it the image's id. `tested` is the digest that the probes ran on, as the
+    report has it: the manifest's or the configuration's. `tags` are all that it may carry.
     """
 
     schema_: Literal["torchproof/evidence/1"] = Field(alias="schema")

@@ -1,11 +1,11 @@
 """Names of what is published. Pure.
 
-An immutable tag, `2.9.1-cu128-py311-1a2b3c4d`, is a cell and the hash of its lock: it is never moved.
-A content tag, `2.9.1-cu128-py311-1a2b3c4d.0f1e2d3c4b5a`, holds an image from the moment that all its
-content is in the registry; it says "I am about to publish" to other publishers and keeps garbage
-collectors away. Moving tags follow from what the registry holds, by one rule for all publishers:
-`2.9.1-cu128-py311` its newest evidence, `2.9.1-cu128` and `2.9-cu128` the newest patch release with the
-oldest Python, `latest-verified` the newest of all that is verified.
+An immutable tag, `2.9.1-cu128-py311-1a2b3c4d`, is a cell and its lock's hash: it never moves.
+A content tag, `2.9.1-cu128-py311-1a2b3c4d.0f1e2d3c4b5a`, holds an image from the moment that all
+its content is in the registry; it says "I am about to publish" to other publishers and keeps
+garbage collectors away. Moving tags follow from what the registry holds, by one rule for all
+publishers: `2.9.1-cu128-py311` is the newest of that cell, `2.9.1-cu128` and `2.9-cu128` the newest
+patch release with the oldest Python, `latest-verified` the newest of all that is verified.
 """
 
 from __future__ import annotations

@@ -1,0 +1,190 @@
+"""What an image really carries, read from its files, and compared with what its tags would say."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import re
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from isal import igzip
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from torchproof.errors import CellError
+from torchproof.publish.images import Image
+from torchproof.report.models import CellModel
+
+_INFO = re.compile(
+    r"(?:^|/)lib/python(?P<python>\d+\.\d+)/site-packages/(?P<info>[^/]+)\.dist-info$"
+)
+_CUDA = re.compile(r"^cuda(?:\s*:[^=]+)?\s*=\s*['\"](?P<cuda>\d+\.\d+)", re.MULTILINE)
+_VERSION_FILE = "/site-packages/torch/version.py"
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+
+
+@dataclass(slots=True, kw_only=True)
+class Contents:
+    """Distributions by folder of their metadata, and the text of torch's version file by path."""
+
+    infos: set[str] = field(default_factory=set)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def remove(self, path: str) -> None:
+        """Take away what a layer above removed."""
+        inside = path + "/"
+        self.infos = {one for one in self.infos if one != path and not one.startswith(inside)}
+        for one in [one for one in self.versions if one == path or one.startswith(inside)]:
+            del self.versions[one]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """Versions found in an image; empty where there is none."""
+
+    torch: str = ""
+    cuda: str = ""
+    cudnn: str = ""
+    nccl: str = ""
+    python: str = ""
+
+
+def look_inside(image: Image) -> Inside:
+    """Read the versions of torch and what it brings from an image's files."""
+    contents = Contents()
+    for layer in image.layers:
+        with tarfile.open(fileobj=_reader(layer.open()), mode="r|") as archive:
+            _read_layer(archive, contents)
+    return _summary(contents)
+
+
+def differences(inside: Inside, image: Image, cell: CellModel) -> tuple[str, ...]:
+    """Say where an image's files, its labels and the report's cell disagree."""
+    labels = image.labels
+    digits = cell.cuda.removeprefix("cu")
+    cuda = f"{digits[:-1]}.{digits[-1]}" if digits.isdigit() else ""
+    asked = {
+        "torch": cell.torch,
+        "CUDA": cuda,
+        "cuDNN": cell.cudnn or "",
+        "NCCL": cell.nccl or "",
+        "Python": cell.python,
+    }
+    files = {
+        "torch": inside.torch,
+        "CUDA": inside.cuda,
+        "cuDNN": inside.cudnn,
+        "NCCL": inside.nccl,
+        "Python": inside.python,
+    }
+    said = {name: labels.get(f"torchproof.{name.lower()}", "") for name in asked}
+    said |= {"cell": labels.get("torchproof.cell", ""), "lock": labels.get("torchproof.lock", "")}
+    asked |= {"cell": cell.id, "lock": cell.lock_digest}
+    found = [
+        f"{name} in the image is {files[name] or 'missing'}, not {asked[name]}"
+        for name in files
+        if asked[name] and not _same(files[name], asked[name])
+    ]
+    found += [
+        f"the image's label says {name} {said[name] or 'nothing'}, not {asked[name]}"
+        for name in asked
+        if asked[name] and not _same(said[name], asked[name])
+    ]
+    return tuple(found)
+
+
+def check_inside(image: Image, cell: CellModel) -> None:
+    """Raise `CellError` unless an image is what its tags would say."""
+    found = differences(look_inside(image), image, cell)
+    if found:
+        raise CellError(
+            f"the image is not what its tags would say: {'; '.join(found)}",
+            where=cell.id,
+            fix="build the cell again from its lock; nothing was tagged",
+        )
+
+
+def _read_layer(archive: tarfile.TarFile, contents: Contents) -> None:
+    added = Contents()
+    for member in archive:
+        path = posixpath.normpath(member.name).lstrip("/")
+        folder, name = posixpath.split(path)
+        if name == _OPAQUE:
+            contents.remove(folder)
+        elif name.startswith(_WHITEOUT):
+            contents.remove(posixpath.join(folder, name.removeprefix(_WHITEOUT)))
+        elif _INFO.search(folder):
+            added.infos.add(folder)
+        elif path.endswith(_VERSION_FILE) and member.isfile():
+            file = archive.extractfile(member)
+            added.versions[path] = file.read().decode(errors="replace") if file else ""
+    contents.infos |= added.infos
+    contents.versions |= added.versions
+
+
+def _summary(contents: Contents) -> Inside:
+    versions: dict[str, str] = {}
+    python = ""
+    for folder in sorted(contents.infos):
+        found = _INFO.search(folder)
+        if found is None:
+            continue
+        name, _, version = found["info"].rpartition("-")
+        versions[canonicalize_name(name)] = version
+        if canonicalize_name(name) == "torch":
+            python = found["python"]
+    text = next(iter(contents.versions.values()), "")
+    cuda = _CUDA.search(text)
+    return Inside(
+        torch=versions.get("torch", ""),
+        cuda=cuda["cuda"] if cuda else "",
+        cudnn=_one_of(versions, "nvidia-cudnn-cu"),
+        nccl=_one_of(versions, "nvidia-nccl-cu"),
+        python=python,
+    )
+
+
+def _one_of(versions: dict[str, str], prefix: str) -> str:
+    return next((version for name, version in versions.items() if name.startswith(prefix)), "")
+
+
+def _same(found: str, asked: str) -> bool:
+    """Compare versions without their local part: `2.9.1+cu128` is 2.9.1."""
+    if found == asked:
+        return True
+    try:
+        return Version(found).public == Version(asked).public
+    except InvalidVersion:
+        return False
+
+
+class _Chunks(io.RawIOBase):
+    """An iterator of bytes as a file."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks: Iterator[bytes] = iter(chunks)
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._rest:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return 0
+            self._rest = chunk
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+def _reader(chunks: Iterator[bytes]) -> io.BufferedIOBase:
+    raw = io.BufferedReader(_Chunks(chunks), 1 << 20)
+    if raw.peek(2)[:2] == b"\x1f\x8b":
+        return igzip.GzipFile(fileobj=raw)  # type: ignore[no-untyped-call]
+    return raw
