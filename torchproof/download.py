@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from torchproof.errors import HostError, IndexUnreachableError
+from torchproof.errors import IndexUnreachableError
 from torchproof.uv import redact
 
 _CHUNK = 1 << 20
@@ -26,7 +26,8 @@ def download(
 ) -> None:
     """Download a file to `part`, going on where an earlier attempt stopped.
 
-    `size` in bytes, if known. Raises IndexUnreachableError if the server does not give the file.
+    `size` in bytes, if known. Raises IndexUnreachableError if the server does not give the file,
+    OSError if it cannot be written.
     """
     problem = ""
     for _ in range(_ATTEMPTS):
@@ -42,10 +43,6 @@ def download(
             problem = "no data in time"
         except httpx.HTTPError as error:
             problem = str(error)
-        except OSError as error:
-            raise HostError(
-                f"cannot write {part}: {error}", fix="free disk space, or set TORCHPROOF_CACHE"
-            ) from error
         else:
             return
     raise IndexUnreachableError(f"download of {redact(url)} stopped: {redact(problem)}")

@@ -17,7 +17,7 @@ from packaging.utils import parse_wheel_filename
 from platformdirs import user_cache_dir
 
 from torchproof.download import download, sha256_of
-from torchproof.errors import CellError, InputError, IntegrityError
+from torchproof.errors import CellError, HostError, InputError, IntegrityError
 from torchproof.lock import LockedWheel
 from torchproof.simple import TIMEOUT, fetch_page
 from torchproof.uv import Target, compile_requirements
@@ -147,18 +147,34 @@ class WheelStore:
                 fix="put the wheel back, or lock the cell again",
             )
         target = self._cached(wheel)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{target.parent}.lock"):
-            if self.path(wheel) is None:
-                part = target.with_name(f"{target.name}.part")
-                download(self._client, self.url(wheel), part, size=wheel.size, progress=progress)
-                try:
-                    check(wheel, part, cell)
-                except IntegrityError:
-                    part.unlink()
-                    raise
-                part.replace(target)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(f"{target.parent}.lock"):
+                if self.path(wheel) is None:
+                    self._bring(wheel, target, cell, progress)
+        except OSError as error:
+            raise HostError(
+                f"cannot write {target}: {error}",
+                fix="free disk space, or set TORCHPROOF_CACHE to another folder",
+            ) from error
         return target
+
+    def _bring(
+        self, wheel: LockedWheel, target: Path, cell: str, progress: Progress | None
+    ) -> None:
+        part = target.with_name(f"{target.name}.part")
+        begun = part.is_file()
+        download(self._client, self.url(wheel), part, size=wheel.size, progress=progress)
+        try:
+            check(wheel, part, cell)
+        except IntegrityError:
+            part.unlink()
+            if not begun:
+                raise
+            # What an earlier run left may have been another file; the whole one decides.
+            self._bring(wheel, target, cell, progress)
+        else:
+            part.replace(target)
 
     def fetch_all(
         self,
