@@ -1,8 +1,79 @@
-"""`build`: not written yet."""
+"""`build`: cells → images or environments."""
 
-from torchproof.errors import HostError
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchproof.building import BuildResult, build_cells, shared
+from torchproof.commands.options import MatrixFile, Only
+from torchproof.engines.select import choose
+from torchproof.errors import Exit, HostError, InputError
+from torchproof.facts import load_facts
+from torchproof.lockfile import lock_path, read_lock
+from torchproof.matrix import DEFAULT, load_matrix, match_ids
+from torchproof.progress import Progress
+from torchproof.results import SubjectKind
+from torchproof.survey import indexes_of, survey
 
 
-def run() -> None:
-    """Not written yet."""
-    raise HostError("build: not written yet")
+def run(
+    only: Only = None,
+    engine: Annotated[str, typer.Option(help="auto, docker (or Podman), or venv.")] = "auto",
+    matrix: MatrixFile = DEFAULT,
+    reports: Annotated[Path, typer.Option(help="Where the logs go.")] = Path("reports"),
+) -> int:
+    """Build every cell that has a lock; what an earlier run built is taken as it is.
+
+    Exit code 1 if a cell failed, 3 if none failed but none could be built.
+    """
+    asked, facts = load_matrix(matrix), load_facts()
+    indexes = indexes_of(asked, facts)
+    cells = survey(asked, facts, indexes)
+    names = match_ids([item.id for item in cells], only)
+    with Progress() as progress:
+        locks = []
+        for item in cells:
+            if item.id not in names:
+                continue
+            if lock_path(item.id).exists() and not item.request.excluded:
+                locks.append(read_lock(lock_path(item.id)))
+            elif item.verdict is not None:
+                progress.done(item.id, f"{item.verdict.state}: {item.verdict.reason}")
+            else:
+                progress.done(item.id, "has no lock; `python build.py lock` makes it")
+        if not locks:
+            raise InputError("none of these cells has a lock", fix="run `python build.py lock`")
+        results = build_cells(
+            choose(engine, indexes),
+            locks,
+            reports=reports,
+            say=progress.say,
+            done=lambda result: progress.done(result.cell, described(result)),
+        )
+        built = [result.built for result in results if result.built]
+        if len(built) > 1:
+            sizes = shared(built)
+            progress.done(
+                "",
+                f"{len(built)} cells: {sizes.together / 1e9:.2f} GB on disk, "
+                f"{sizes.saved / 1e9:.2f} GB saved by shared layers",
+            )
+    errors = [result.error for result in results if result.error]
+    if any(not isinstance(error, HostError) for error in errors):
+        return int(Exit.CELL_FAILED)
+    return int(Exit.OK if built else Exit.ENVIRONMENT)
+
+
+def described(result: BuildResult) -> str:
+    """Return in a line or two how a build ended."""
+    if result.built is None:
+        word = "blocked" if isinstance(result.error, HostError) else "failed"
+        log = f"\n  log: {result.log}" if result.log.exists() else ""
+        return f"{word}: {result.error}{log}"
+    built = result.built
+    what = "image" if built.subject is SubjectKind.IMAGE else "environment (no image)"
+    how = "there already" if built.reused else f"built in {built.seconds:.0f} s"
+    return f"{what} {built.ref}: {how}, {built.size / 1e9:.2f} GB, {built.digest[:19]}"

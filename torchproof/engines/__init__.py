@@ -52,6 +52,13 @@ class Engine(Protocol):
     """Builds cells and runs commands in what it built."""
 
     name: str
+    copies: int
+    """How often the unpacked wheels lie on disk, the installer's cache included."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether builds at the same time share their equal steps."""
+        ...
 
     def host(self) -> Host:
         """Describe the machine as the engine sees it (driver, GPUs, engine version)."""
@@ -67,6 +74,10 @@ class Engine(Protocol):
 
     def run(self, built: Built, spec: RunSpec) -> RunResult:
         """Run one command in a built cell; stops and removes what it started, also on Ctrl-C."""
+        ...
+
+    def stop(self) -> None:
+        """Stop what this process runs through the engine now; safe from any thread."""
         ...
 
     def free_bytes(self) -> int:

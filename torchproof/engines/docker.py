@@ -27,7 +27,7 @@ from torchproof.dockerfile import WHEELHOUSE, base_ref, render
 from torchproof.engines import RunResult, RunSpec
 from torchproof.engines.buildclient import BuildClient, find_build_client
 from torchproof.engines.containers import engine_faults, run_container, stop_containers, sweep
-from torchproof.engines.processes import run_logged
+from torchproof.engines.processes import run_logged, stop_all
 from torchproof.errors import CellError, DriftError, HostError, TorchproofError
 from torchproof.imageconfig import image_config
 from torchproof.index import Indexes
@@ -61,6 +61,9 @@ _NO_BASE = re.compile(r"(pull access denied|failed to (resolve|do request)|not f
 
 class DockerEngine:
     """Builds cells as images of a container engine, and runs commands in containers of them."""
+
+    copies = 2
+    """The installer's cache in the engine, and the layer."""
 
     def __init__(self, client: docker.DockerClient, cache: Path, indexes: Indexes) -> None:
         self._client = client
@@ -142,7 +145,8 @@ class DockerEngine:
         return run_container(self._client, built.digest, spec, self._options(spec))
 
     def stop(self) -> None:
-        """Remove every container that this process runs now."""
+        """Stop the builds and remove the containers that this process runs now."""
+        stop_all()
         stop_containers(self._client)
 
     def free_bytes(self) -> int:

@@ -25,7 +25,7 @@ from uv import find_uv_bin
 
 from torchproof.dockerfile import requirements
 from torchproof.engines import RunResult, RunSpec
-from torchproof.engines.processes import run_logged
+from torchproof.engines.processes import run_logged, stop_all
 from torchproof.errors import CellError, HostError
 from torchproof.index import WHEELHOUSE, Indexes
 from torchproof.installing import index_urls, install_environment, install_failure
@@ -46,6 +46,9 @@ class VenvEngine:
     """Builds cells as virtual environments in a folder, and runs commands in them."""
 
     name = "venv"
+    copies = 1
+    """Hard links: the cache's files are the environment's."""
+    parallel = True
 
     def __init__(self, folder: Path, indexes: Indexes) -> None:
         self._folder = folder
@@ -112,6 +115,10 @@ class VenvEngine:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
             command = [_outside(word, spec.mounts) for word in spec.command]
             return run_command(command, env=env, timeout=spec.timeout, cwd=Path(home))
+
+    def stop(self) -> None:
+        """Stop the installers that run now."""
+        stop_all()
 
     def free_bytes(self) -> int:
         """Return the bytes free where the environments lie."""
