@@ -21,6 +21,7 @@ from torchproof.audit.torchindex import (
     torch_installs,
     torch_of,
 )
+from torchproof.audit.words import expand
 from torchproof.facts import Facts, cuda_version, load_facts
 from torchproof.results import Finding
 
@@ -31,13 +32,14 @@ _COMPUTED = re.compile(r"\$\(|`|\$\{\w+(//|/|%|#|:\d)")
 def derived(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     """Find index URLs that are computed from a CUDA version."""
     for install in facts.derived(installs):
+        variables = install.use.variables if install.use else {}
         for url in (install.index_written, *install.extra):
-            if not is_pytorch(url) or "$" not in url.rpartition("/whl")[2]:
-                continue
             tail = url.rpartition("/whl")[2]
+            if not is_pytorch(url) or "$" not in tail.replace("`", "$"):
+                continue
             base = base_cuda(install)
             inherited = bool(base) and re.search(r"\$\{?CUDA_VERSION", tail)
-            if not _COMPUTED.search(tail) and not inherited:
+            if not _COMPUTED.search(expand(tail, variables)) and not inherited:
                 continue
             example = f": on this base whl/cu{base.replace('.', '')}" if base else ""
             yield rule.error(
