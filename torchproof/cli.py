@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 
 import click
@@ -50,6 +51,8 @@ def app() -> typer.Typer:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit code. The one place where errors are caught."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    # What stops a CI job is SIGTERM: it ends a run as Ctrl-C does, with everything cleaned up.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         result = app()(args=argv, standalone_mode=False, prog_name="torchproof")
     except TorchproofError as error:

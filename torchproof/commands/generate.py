@@ -24,25 +24,27 @@ def run(
 ) -> int:
     """Write the Dockerfile and the pinned requirements of every cell that has a lock."""
     out = Console(highlight=False, soft_wrap=True, markup=False)
-    requests = [item for item in expand(load_matrix(matrix), load_facts()) if not item.excluded]
-    names = [item.id for item in requests]
+    names = [item.id for item in expand(load_matrix(matrix), load_facts()) if not item.excluded]
     drift = False
     for name in match_ids(names, only):
         if not lock_path(name).exists():
             out.print(f"{name}: has no lock, so no Dockerfile; `python build.py lock` makes it")
             continue
-        lock = read_lock(lock_path(name))
-        made = changes(lock) if check else write_files(lock)
-        drift = drift or bool(made)
-        for change in made:
-            out.print(
-                change.diff if check else f"{change.path}: written", end="" if check else "\n"
-            )
+        made = _bring(name, check, out)
+        drift = drift or made
         if not made:
             out.print(f"{name}: as its lock gives it")
     for folder in stale_folders(names) if only is None else ():
-        drift = True
-        out.print(
-            f"{folder}: the matrix has no such cell; delete the folder, or bring the cell back"
-        )
+        # Another matrix file may have the cell; only what its own lock contradicts is drift.
+        out.print(f"{folder}: this matrix has no such cell; delete the folder if no other has it")
+        drift = not (folder / "lock.yaml").exists() or _bring(folder.name, check, out) or drift
     return int(Exit.CELL_FAILED if check and drift else Exit.OK)
+
+
+def _bring(name: str, check: bool, out: Console) -> bool:
+    """Write a cell's files, or show how they differ; return whether they did."""
+    lock = read_lock(lock_path(name))
+    made = changes(lock) if check else write_files(lock)
+    for change in made:
+        out.print(change.diff if check else f"{change.path}: written", end="" if check else "\n")
+    return bool(made)
