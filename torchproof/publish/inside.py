@@ -22,6 +22,7 @@ _INFO = re.compile(
 )
 _CUDA = re.compile(r"^cuda(?:\s*:[^=]+)?\s*=\s*['\"](?P<cuda>\d+\.\d+)", re.MULTILINE)
 _VERSION_FILE = "/site-packages/torch/version.py"
+_DPKG = "var/lib/dpkg/status"
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 
@@ -32,6 +33,7 @@ class Contents:
 
     infos: set[str] = field(default_factory=set)
     versions: dict[str, str] = field(default_factory=dict)
+    dpkg: str = ""
 
     def remove(self, path: str) -> None:
         """Take away what a layer above removed."""
@@ -50,6 +52,10 @@ class Inside:
     cudnn: str = ""
     nccl: str = ""
     python: str = ""
+    distributions: tuple[tuple[str, str], ...] = ()
+    """Python distributions as (name, version), sorted."""
+    packages: tuple[tuple[str, str, str], ...] = ()
+    """The base's packages as (name, version, architecture), sorted."""
 
 
 def look_inside(image: Image) -> Inside:
@@ -96,15 +102,17 @@ def differences(inside: Inside, image: Image, cell: CellModel) -> tuple[str, ...
     return tuple(found)
 
 
-def check_inside(image: Image, cell: CellModel) -> None:
-    """Raise `CellError` unless an image is what its tags would say."""
-    found = differences(look_inside(image), image, cell)
+def check_inside(image: Image, cell: CellModel) -> Inside:
+    """Return what an image carries. Raise `CellError` unless it is what its tags would say."""
+    inside = look_inside(image)
+    found = differences(inside, image, cell)
     if found:
         raise CellError(
             f"the image is not what its tags would say: {'; '.join(found)}",
             where=cell.id,
             fix="build the cell again from its lock; nothing was tagged",
         )
+    return inside
 
 
 def _read_layer(archive: tarfile.TarFile, contents: Contents) -> None:
@@ -121,6 +129,9 @@ def _read_layer(archive: tarfile.TarFile, contents: Contents) -> None:
         elif path.endswith(_VERSION_FILE) and member.isfile():
             file = archive.extractfile(member)
             added.versions[path] = file.read().decode(errors="replace") if file else ""
+        elif path == _DPKG and member.isfile():
+            file = archive.extractfile(member)
+            contents.dpkg = file.read().decode(errors="replace") if file else ""
     contents.infos |= added.infos
     contents.versions |= added.versions
 
@@ -144,7 +155,21 @@ def _summary(contents: Contents) -> Inside:
         cudnn=_one_of(versions, "nvidia-cudnn-cu"),
         nccl=_one_of(versions, "nvidia-nccl-cu"),
         python=python,
+        distributions=tuple(sorted(versions.items())),
+        packages=_packages(contents.dpkg),
     )
+
+
+def _packages(status: str) -> tuple[tuple[str, str, str], ...]:
+    """Read dpkg's status file (deb822): the installed packages."""
+    found = []
+    for block in status.split("\n\n"):
+        fields = dict(
+            line.split(": ", 1) for line in block.splitlines() if ": " in line and line[0] != " "
+        )
+        if fields.get("Status", "").endswith(" installed"):
+            found.append((fields["Package"], fields["Version"], fields.get("Architecture", "")))
+    return tuple(sorted(found))
 
 
 def _one_of(versions: dict[str, str], prefix: str) -> str:

@@ -11,8 +11,9 @@ patch release with the oldest Python, `latest-verified` the newest of all that i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 
 from packaging.version import InvalidVersion, Version
 
@@ -122,7 +123,7 @@ def is_moving(tag: str) -> bool:
 
 
 def moving_tags(name: Immutable) -> tuple[str, ...]:
-    """List the moving tags that an image may carry; whether it does, `targets` decides."""
+    """List the moving tags that an image may carry; whether it does, `best` decides."""
     if not name.plain:
         return (name.cell,)
     release = name.torch.release
@@ -130,26 +131,22 @@ def moving_tags(name: Immutable) -> tuple[str, ...]:
     return (name.cell, f"{name.torch}-{name.cuda}", f"{minor}-{name.cuda}", LATEST)
 
 
-def targets(published: Iterable[Published], wanted: Iterable[str]) -> Mapping[str, Published]:
-    """Decide where moving tags point, from all immutable images that the registry holds.
+def candidates(names: Iterable[Immutable], moving: str) -> tuple[tuple[Immutable, ...], ...]:
+    """Arrange the images that a moving tag could name, best first; those of one group are equal.
 
-    A total order: newest torch, newest CUDA, oldest Python, newest evidence, highest digest. So all
-    publishers that see the same registry decide the same, in whatever order they come. An image
-    without evidence gets no moving tag.
+    The order is total once `best` has chosen inside a group, so all publishers that see the same
+    registry decide the same, in whatever order they come: newest torch, newest CUDA, oldest Python.
     """
-    best: dict[str, Published] = {}
-    names = set(wanted)
-    for one in published:
-        if not one.at:
-            continue
-        for tag in names.intersection(moving_tags(one.name)):
-            if tag == LATEST and not one.verified:
-                continue
-            if tag not in best or _rank(one) > _rank(best[tag]):
-                best[tag] = one
-    return best
+    able = sorted((one for one in names if moving in moving_tags(one)), key=_rank, reverse=True)
+    return tuple(tuple(group) for _, group in groupby(able, key=_rank))
 
 
-def _rank(one: Published) -> tuple[Version, int, int, str, str]:
-    cuda = int(one.name.cuda.removeprefix("cu")) if one.name.cuda != "cpu" else 0
-    return (one.name.torch, cuda, -one.name.python, one.at, one.digest)
+def best(published: Iterable[Published], moving: str) -> Published | None:
+    """Choose among equals: the newest evidence, then the highest digest. None if none has any."""
+    able = [one for one in published if one.at and (one.verified or moving != LATEST)]
+    return max(able, key=lambda one: (one.at, one.digest), default=None)
+
+
+def _rank(one: Immutable) -> tuple[Version, int, int]:
+    cuda = int(one.cuda.removeprefix("cu")) if one.cuda != "cpu" else 0
+    return (one.torch, cuda, -one.python)

@@ -1,0 +1,263 @@
+"""Evidence in a registry: attached to its image, found again, and never lost to another publisher.
+
+Each piece is an OCI 1.1 artifact whose `subject` is the image. It also has a tag of its own,
+`sha256-<image>.<piece>.proof`: registries have no compare-and-swap, so where the referrers API is
+missing, two publishers can overwrite each other's fallback index. After each change a publisher
+lists the proof tags, which nobody overwrites, and mends what lacks one of them. cosign's tag
+`sha256-<image>.att` gathers all signed envelopes in the same way (cosign, ATTESTATION_SPEC.md).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchproof.errors import IntegrityError, RegistryError
+from torchproof.publish.signing import DSSE_TYPE
+from torchproof.publish.statement import PAYLOAD_TYPE, PREDICATE_TYPE
+from torchproof.registry import (
+    OCI_EMPTY,
+    OCI_INDEX,
+    OCI_MANIFEST,
+    Descriptor,
+    Manifest,
+    Registry,
+    sha256_digest,
+)
+
+BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
+EVIDENCE_TYPES = (DSSE_TYPE, BUNDLE_TYPE, PAYLOAD_TYPE)
+CREATED = "org.opencontainers.image.created"
+CELL = "torchproof.cell"
+VERDICT = "torchproof.verdict"
+SUITE = "torchproof.suite"
+KEY = "torchproof.public-key"
+UNPROVEN = "torchproof.unproven"
+BUNDLE_ANNOTATIONS = {
+    "dev.sigstore.bundle.content": "dsse-envelope",
+    "dev.sigstore.bundle.predicateType": PREDICATE_TYPE,
+}
+"""What cosign looks for beside a bundle."""
+_EMPTY = b"{}"
+_ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One artifact to attach: `data` of `media_type`, and what a listing says of it."""
+
+    media_type: str
+    data: bytes
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """`sha256:…` of the data."""
+        return sha256_digest(self.data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One artifact of a registry. `problem` says why it cannot be used, then `data` is empty."""
+
+    digest: str
+    media_type: str
+    annotations: Mapping[str, str]
+    data: bytes = b""
+    layer: str = ""
+    problem: str = ""
+
+
+def attach(registry: Registry, repository: str, subject: Descriptor, piece: Piece) -> str:
+    """Attach a piece to an image; return the digest of its artifact. Doing it twice is harmless."""
+    layer = registry.push_blob(repository, piece.data, media_type=piece.media_type)
+    empty = registry.push_blob(repository, _EMPTY, media_type=OCI_EMPTY)
+    described = layer.as_json()
+    if piece.media_type == DSSE_TYPE:
+        described["annotations"] = _COSIGN
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "artifactType": piece.media_type,
+        "config": empty.as_json(),
+        "layers": [described],
+        "subject": subject.as_json(),
+        "annotations": dict(piece.annotations),
+    }
+    data = _json(manifest)
+    digest = Manifest(media_type=OCI_MANIFEST, data=data).digest
+    return registry.put_manifest(repository, _proof_tag(subject.digest, digest), data)
+
+
+def settle(registry: Registry, repository: str, subject: str) -> None:
+    """Make the image's referrers and cosign's tag name all its artifacts, whoever attached them."""
+    for round_ in range(_ROUNDS):
+        tagged = _tagged(registry, repository, subject)
+        if not tagged:
+            raise RegistryError(
+                f"{registry.host} does not list the evidence of {subject} that it has stored",
+                fix="run the same command again: what is there already is not sent twice",
+            )
+        complete = _mend_referrers(registry, repository, subject, tagged)
+        complete &= _mend_cosign(registry, repository, subject, tagged)
+        if complete:
+            return
+        time.sleep(0.05 * round_)
+    raise RegistryError(
+        f"other publishers keep changing the evidence of {subject}",
+        fix="run the same command again when they are done",
+    )
+
+
+def find(registry: Registry, repository: str, subject: str) -> tuple[Found, ...]:
+    """Fetch all artifacts of an image, oldest first. A broken one is returned with its problem."""
+    digests = {one.digest: one for one in registry.referrers(repository, subject)}
+    tagged = _tagged(registry, repository, subject)
+    found = []
+    for digest in sorted(digests.keys() | tagged.keys()):
+        try:
+            manifest = tagged.get(digest) or registry.manifest(repository, digest)
+        except IntegrityError as error:
+            found.append(Found(digest=digest, media_type="", annotations={}, problem=str(error)))
+            continue
+        if manifest is None:
+            found.append(
+                Found(
+                    digest=digest,
+                    media_type=digests[digest].artifact_type or "",
+                    annotations=digests[digest].annotations,
+                    problem="it is listed, but the registry does not have it",
+                )
+            )
+            continue
+        found.append(_fetch(registry, repository, subject, manifest))
+    return tuple(sorted(found, key=lambda one: (one.annotations.get(CREATED, ""), one.digest)))
+
+
+def listed(registry: Registry, repository: str, subject: str) -> tuple[Descriptor, ...]:
+    """List the evidence of an image without fetching it; annotations say what it is about."""
+    return tuple(
+        one
+        for one in registry.referrers(repository, subject)
+        if one.artifact_type in EVIDENCE_TYPES and VERDICT in one.annotations
+    )
+
+
+def is_proof_tag(tag: str) -> bool:
+    """Tell whether a tag holds a piece of evidence."""
+    return tag.startswith("sha256-")
+
+
+def subject_of_tag(tag: str) -> str:
+    """Return the digest of the image that a tag of evidence belongs to."""
+    return "sha256:" + tag.removeprefix("sha256-").partition(".")[0]
+
+
+_COSIGN = {"dev.cosignproject.cosign/signature": "", "predicateType": PREDICATE_TYPE}
+
+
+def _fetch(registry: Registry, repository: str, subject: str, manifest: Manifest) -> Found:
+    data = manifest.json()
+    annotations = data.get("annotations") or {}
+    kind = data.get("artifactType") or (data.get("config") or {}).get("mediaType") or ""
+    said = (data.get("subject") or {}).get("digest")
+    problem, content, layer = "", b"", ""
+    if said != subject:
+        problem = f"its subject is {said or 'nothing'}, another image"
+    elif kind in EVIDENCE_TYPES or kind.endswith("cyclonedx+json"):
+        try:
+            layer = Descriptor.from_json(data["layers"][0]).digest
+            content = b"".join(registry.read_blob(repository, layer))
+        except (KeyError, IndexError, TypeError) as error:
+            problem = f"it has no content: {error!r}"
+        except (IntegrityError, RegistryError) as error:
+            problem, content = f"its content was altered or lost: {error.message}", b""
+    return Found(
+        digest=manifest.digest,
+        media_type=kind,
+        annotations=annotations,
+        data=content,
+        layer=layer,
+        problem=problem,
+    )
+
+
+def _tagged(registry: Registry, repository: str, subject: str) -> dict[str, Manifest]:
+    prefix = _fallback_tag(subject) + "."
+    found = {}
+    for tag in registry.tags(repository):
+        if tag.startswith(prefix) and tag.endswith(".proof"):
+            manifest = registry.manifest(repository, tag)
+            if manifest is not None:
+                found[manifest.digest] = manifest
+    return found
+
+
+def _mend_referrers(
+    registry: Registry, repository: str, subject: str, tagged: Mapping[str, Manifest]
+) -> bool:
+    """Add what the referrers lack; True if they lacked nothing."""
+    present = {one.digest: one for one in registry.referrers(repository, subject)}
+    missing = [one for digest, one in tagged.items() if digest not in present]
+    if not missing:
+        return True
+    entries = [*present.values(), *map(_referrer, missing)]
+    index = {
+        "schemaVersion": 2,
+        "mediaType": OCI_INDEX,
+        "manifests": [one.as_json() for one in sorted(entries, key=lambda one: one.digest)],
+    }
+    registry.put_manifest(repository, _fallback_tag(subject), _json(index), media_type=OCI_INDEX)
+    return False
+
+
+def _mend_cosign(
+    registry: Registry, repository: str, subject: str, tagged: Mapping[str, Manifest]
+) -> bool:
+    """Gather the signed envelopes under cosign's tag; True if there was nothing to do."""
+    layers: dict[str, dict[str, Any]] = {}
+    tag = f"{_fallback_tag(subject)}.att"
+    present = registry.manifest(repository, tag)
+    before = {one["digest"]: one for one in (present.json()["layers"] if present else [])}
+    for manifest in tagged.values():
+        for layer in manifest.json()["layers"]:
+            if layer["mediaType"] == DSSE_TYPE:
+                layers[layer["digest"]] = layer
+    if layers.keys() <= before.keys():
+        return True
+    empty = registry.push_blob(repository, _EMPTY, media_type=OCI_EMPTY)
+    gathered = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": empty.as_json(),
+        "layers": [one for _, one in sorted((before | layers).items())],
+    }
+    registry.put_manifest(repository, tag, _json(gathered))
+    return False
+
+
+def _referrer(manifest: Manifest) -> Descriptor:
+    data = manifest.json()
+    return Descriptor(
+        media_type=manifest.media_type,
+        digest=manifest.digest,
+        size=manifest.size,
+        annotations=data.get("annotations") or {},
+        artifact_type=data.get("artifactType"),
+    )
+
+
+def _fallback_tag(digest: str) -> str:
+    """Name the index of referrers (distribution spec 1.1, "Referrers Tag Schema")."""
+    return digest.replace(":", "-", 1)
+
+
+def _proof_tag(subject: str, digest: str) -> str:
+    return f"{_fallback_tag(subject)}.{digest.removeprefix('sha256:')[:16]}.proof"
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

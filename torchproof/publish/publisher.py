@@ -1,0 +1,267 @@
+"""publish: all content and evidence of all cells first, then immutable tags, then moving ones.
+
+Whatever stops a run, each tag names a complete image with its evidence, and running it again goes
+on where it ended: content is found by digest, evidence is equal byte for byte, tags follow from
+what the registry holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchproof.errors import CellError, HostError, InputError, TorchproofError
+from torchproof.lock import Lock
+from torchproof.lockfile import lock_path, read_lock
+from torchproof.publish import evidence
+from torchproof.publish.content import Packed, push_content
+from torchproof.publish.evidence import BUNDLE_TYPE, Piece
+from torchproof.publish.images import Image, find_image, from_registry
+from torchproof.publish.inside import Inside, check_inside
+from torchproof.publish.keyless import sign_keyless
+from torchproof.publish.policy import Decision, decide
+from torchproof.publish.sbom import SBOM_TYPE, make_sbom
+from torchproof.publish.signing import DSSE_TYPE, SigningKey
+from torchproof.publish.statement import PAYLOAD_TYPE, Subject, make_statement
+from torchproof.publish.tagging import Moved, move, put_immutable
+from torchproof.publish.tags import (
+    Immutable,
+    content_tags,
+    immutable_tag,
+    moving_tags,
+    parse_immutable,
+)
+from torchproof.registry import Descriptor, Registry
+from torchproof.report.models import CellModel, ReportModel
+from torchproof.results import State
+
+Say = Callable[[str, str], None]
+"""Told of each step: the cell's id (empty for the run itself) and what happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where to publish, and with what."""
+
+    registry: Registry
+    repository: str
+    scratch: Path
+    """Folder for what an engine saves, and for what layers became when compressed."""
+    images: Path
+    """Folder of the cells' locks."""
+    key: SigningKey | None = None
+    accept_unproven: tuple[str, ...] = ()
+    stage: bool = False
+    """Content and evidence only; no tag that anybody uses."""
+    say: Say = lambda cell, text: None
+
+    @property
+    def name(self) -> str:
+        """`registry/repository`."""
+        return f"{self.registry.host}/{self.repository}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A cell whose content and evidence are in the registry."""
+
+    cell: str
+    tag: Immutable
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What publishing did. `refused` are cells by policy or by their own fault, with the reason."""
+
+    published: tuple[Prepared, ...] = ()
+    refused: tuple[Decision, ...] = ()
+    moved: tuple[Moved, ...] = ()
+    failed: tuple[TorchproofError, ...] = field(default=())
+
+
+def publish(report: ReportModel, cells: Sequence[str], target: Target) -> Outcome:
+    """Publish the named cells of a report, as far as policy lets them.
+
+    A cell that is at fault (`CellError`) is left out and the others go on. A registry or engine at
+    fault (`HostError`) ends the run before any tag is touched.
+    """
+    decisions = decisions_for(report, cells, target.accept_unproven)
+    refused = [one for one in decisions if not one.allowed]
+    prepared, failed = [], []
+    for decision in decisions:
+        if not decision.allowed:
+            continue
+        try:
+            prepared.append(_prepare(report, decision, target))
+        except HostError:
+            raise
+        except TorchproofError as error:
+            failed.append(error)
+            target.say(decision.cell, f"not published: {error.message}")
+    if target.stage:
+        return Outcome(published=tuple(prepared), refused=tuple(refused), failed=tuple(failed))
+    placed = []
+    for one in prepared:
+        try:
+            new = put_immutable(target.registry, target.repository, one.tag.tag, one.digest)
+        except CellError as error:
+            failed.append(error)
+            target.say(one.cell, f"not published: {error.message}")
+            continue
+        target.say(one.cell, f"{one.tag.tag} {'is' if new else 'was already'} {one.digest}")
+        placed.append(one)
+    moved: tuple[Moved, ...] = ()
+    if placed:
+        wanted = {tag for one in placed for tag in moving_tags(one.tag)}
+        moved = move(target.registry, target.repository, wanted)
+    return Outcome(
+        published=tuple(placed), refused=tuple(refused), moved=moved, failed=tuple(failed)
+    )
+
+
+def decisions_for(
+    report: ReportModel, cells: Sequence[str], accept_unproven: Sequence[str]
+) -> tuple[Decision, ...]:
+    """Decide on each named cell of a report, in the report's order."""
+    names = set(cells)
+    return tuple(decide(cell, accept_unproven) for cell in report.cells if cell.id in names)
+
+
+def _prepare(report: ReportModel, decision: Decision, target: Target) -> Prepared:
+    cell = next(one for one in report.cells if one.id == decision.cell)
+    tag = immutable_tag(cell.id, cell.lock_digest)
+    lock = _lock(cell, target.images)
+    tested = cell.image.digest if cell.image else ""
+    present = _present(target, tag, tested)
+    if present is not None:
+        digest, image = present
+        target.say(cell.id, f"content is there already: {digest}")
+        inside = None
+    else:
+        with find_image(cell.image.ref if cell.image else "", tested, target.scratch) as image:
+            if not image.is_tested(tested):
+                raise CellError(
+                    f"the image is {image.config_digest}, the report is about {tested}",
+                    where=cell.id,
+                    fix="run the matrix again: what is published is what was tested",
+                )
+            inside = check_inside(image, cell)
+            target.say(cell.id, "pushing its content")
+            digest = push_content(
+                target.registry,
+                target.repository,
+                image,
+                tag,
+                packed=Packed(path=target.scratch / "packed.json"),
+                annotations=_annotations(decision),
+            )
+    name = parse_immutable(tag)
+    if name is None:
+        raise InputError(f"{tag!r} is no name of a cell that torchproof makes", where=cell.id)
+    _attach(report, cell, decision, target, digest, image, inside, lock, name)
+    return Prepared(cell=cell.id, tag=name, digest=digest)
+
+
+def _present(target: Target, tag: str, tested: str) -> tuple[str, Image] | None:
+    """Find the tested image in the registry: under its immutable tag, or its content tag."""
+    names = (tag, *content_tags(target.registry.tags(target.repository), tag))
+    for one in names:
+        digest = target.registry.manifest_digest(target.repository, one)
+        if digest is None:
+            continue
+        image = from_registry(target.registry, target.repository, digest)
+        if image is not None and image.is_tested(tested):
+            return digest, image
+    return None
+
+
+def _attach(
+    report: ReportModel,
+    cell: CellModel,
+    decision: Decision,
+    target: Target,
+    digest: str,
+    image: Image,
+    inside: Inside | None,
+    lock: Lock | None,
+    name: Immutable,
+) -> None:
+    manifest = target.registry.manifest(target.repository, digest)
+    if manifest is None:
+        raise CellError(f"the registry lost {digest}", where=cell.id, fix="publish again")
+    subject = manifest.descriptor()
+    sbom = _sbom_there(target, digest)
+    if sbom is None:
+        document = make_sbom(image, inside or check_inside(image, cell), lock)
+        sbom = _put_sbom(target, subject, document, cell.id)
+    statement = make_statement(
+        Subject(name=target.name, manifest=digest, config=image.config_digest),
+        cell,
+        report,
+        tags=(name.tag, *moving_tags(name)),
+        accepted=decision.accepted,
+        sbom=sbom,
+    )
+    media_type, data, signer = _signed(statement, target)
+    annotations = {
+        evidence.CREATED: cell.evidence.at if cell.evidence else report.generated_at,
+        evidence.CELL: cell.id,
+        evidence.VERDICT: str(cell.verdict),
+        evidence.SUITE: cell.evidence.suite_hash if cell.evidence else report.suite_hash,
+        **_annotations(decision),
+        **signer,
+    }
+    piece = Piece(media_type=media_type, data=data, annotations=annotations)
+    evidence.attach(target.registry, target.repository, subject, piece)
+    evidence.settle(target.registry, target.repository, digest)
+    target.say(cell.id, f"evidence is attached to {digest}")
+
+
+def _signed(statement: bytes, target: Target) -> tuple[str, bytes, dict[str, str]]:
+    if target.key is not None:
+        key = target.key
+        return DSSE_TYPE, key.sign(statement), {evidence.KEY: key.public.pem}
+    bundle = sign_keyless(statement)
+    if bundle is not None:
+        return BUNDLE_TYPE, bundle, evidence.BUNDLE_ANNOTATIONS
+    target.say("", "the evidence is not signed: no --key, and no identity of a CI system")
+    return PAYLOAD_TYPE, statement, {}
+
+
+def _sbom_there(target: Target, digest: str) -> str | None:
+    for one in evidence.find(target.registry, target.repository, digest):
+        if one.media_type == SBOM_TYPE and not one.problem:
+            return one.layer
+    return None
+
+
+def _put_sbom(target: Target, subject: Descriptor, document: bytes, cell: str) -> str:
+    piece = Piece(media_type=SBOM_TYPE, data=document, annotations={evidence.CELL: cell})
+    evidence.attach(target.registry, target.repository, subject, piece)
+    return piece.digest
+
+
+def _annotations(decision: Decision) -> dict[str, str]:
+    if not decision.accepted:
+        return {}
+    return {
+        evidence.VERDICT: str(State.UNPROVEN),
+        evidence.UNPROVEN: ",".join(decision.accepted),
+    }
+
+
+def _lock(cell: CellModel, images: Path) -> Lock | None:
+    path = lock_path(cell.id, images)
+    if not path.is_file():
+        return None
+    lock = read_lock(path)
+    if lock.digest != cell.lock_digest:
+        raise CellError(
+            f"the lock has changed since the report: it is {lock.digest}, "
+            f"the report is about {cell.lock_digest}",
+            where=str(path),
+            fix="run the matrix again",
+        )
+    return lock
