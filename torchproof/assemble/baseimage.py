@@ -39,11 +39,12 @@ _MEDIA_TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseLayer:
-    """One layer of the base; `open` starts its compressed bytes."""
+    """One layer of the base; `open` starts its compressed bytes, `plain` is its tar if at hand."""
 
     descriptor: Descriptor
     diff_id: str
     open: OpenSource
+    plain: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,6 @@ class BaseImage:
     layers: tuple[BaseLayer, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    repository: str | None = None
-    """Its repository, for mounting, if it lies in the destination's registry."""
 
     def members(self) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
         """Yield every member of every layer, bottom first, with its content."""
@@ -69,16 +68,21 @@ class BaseImage:
 
 
 def _members(layer: BaseLayer) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-    raw: IO[bytes] = io.BufferedReader(_Readable(layer.open()), 1 << 20)
-    packed = layer.descriptor.media_type.endswith("gzip")
-    unpack = cast("Callable[[IO[bytes]], IO[bytes]]", igzip.open)
-    stream = unpack(raw) if packed else raw
     try:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
+        with _archive(layer) as archive:
             for info in archive:
                 yield info, archive.extractfile(info) if info.isreg() else None
     except (tarfile.TarError, EOFError, OSError) as error:
         raise IntegrityError(f"layer {layer.descriptor.digest} is no tar: {error}") from error
+
+
+def _archive(layer: BaseLayer) -> tarfile.TarFile:
+    if layer.plain is not None:
+        return tarfile.open(layer.plain, "r:")
+    raw: IO[bytes] = io.BufferedReader(_Readable(layer.open()), 1 << 20)
+    unpack = cast("Callable[[IO[bytes]], IO[bytes]]", igzip.open)
+    packed = layer.descriptor.media_type.endswith("gzip")
+    return tarfile.open(fileobj=unpack(raw) if packed else raw, mode="r|")
 
 
 def from_tar(path: Path, facts: FactsStore) -> BaseImage:
@@ -97,6 +101,7 @@ def from_tar(path: Path, facts: FactsStore) -> BaseImage:
         descriptor=known.descriptor({}),
         diff_id=known.diff_id,
         open=lambda: file_chunks(packed),
+        plain=path,
     )
     return BaseImage(id=known.diff_id, layers=(layer,))
 
@@ -135,7 +140,6 @@ def from_registry(registry: Registry, reference: Reference, platform: str) -> Ba
             "org.opencontainers.image.base.name": f"{reference.registry}/{repository}",
             "org.opencontainers.image.base.digest": reference.digest or manifest.digest,
         },
-        repository=repository,
     )
 
 

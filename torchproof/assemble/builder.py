@@ -7,10 +7,11 @@ neither downloaded nor made; what is made is checked against every hash that is 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,22 @@ from torchproof.assemble.environment import (
 from torchproof.assemble.image import TITLE, Image, ImageLayerFacts, make_image
 from torchproof.assemble.install import Installed, install
 from torchproof.assemble.layer import LayerStream, Transform
-from torchproof.assemble.layerfacts import FactsStore, LayerFacts, recipe_key, write_facts
+from torchproof.assemble.layerfacts import (
+    FactsStore,
+    LayerFacts,
+    recipe_key,
+    write_facts,
+    write_whole,
+)
 from torchproof.assemble.prune import Pruner, require_served
 from torchproof.assemble.recipes import MOST_LAYERS, Recipe, recipes
 from torchproof.assemble.wheelfile import open_wheel
+from torchproof.errors import IntegrityError
 from torchproof.imageconfig import image_config
 from torchproof.index import WheelStore
 from torchproof.lock import LayerName, Lock, canonical_json
 from torchproof.plan import PREFIX, Plan
+from torchproof.registry import sha256_digest
 from torchproof.results import Built, ImageLayer, SubjectKind
 
 FACTS_FILE = "layers.yaml"
@@ -55,8 +64,10 @@ class Work:
     """Bytes to expect, for scheduling."""
     make: Callable[[bool], LayerStream]
     """Takes whether the tar is to be hashed (its facts are not known)."""
-    pruners: list[Pruner]
+    pruners: list[Pruner] = field(default_factory=list)
     """Filled while the blob is made."""
+    kept: bool = False
+    """Whether the blob is small and dear to make: it is kept in the cache."""
 
 
 class Assembler:
@@ -133,10 +144,12 @@ class Assembler:
 
     def _work(self, plan: Plan, lock: Lock, base: BaseImage) -> list[Work]:
         found: list[BaseFiles] = []
+        reading = threading.Lock()
 
         def files() -> BaseFiles:
-            if not found:
-                found.append(read_base_files(base, lock.python))
+            with reading:
+                if not found:
+                    found.append(read_base_files(base, lock.python))
             return found[0]
 
         config = image_config(lock)
@@ -151,7 +164,7 @@ class Assembler:
             make=lambda _: python_layer(
                 files(), lock.python, scratch / base.id.removeprefix("sha256:")
             ),
-            pruners=[],
+            kept=True,
         )
         last = Work(
             name=LayerName.CONFIG,
@@ -159,7 +172,7 @@ class Assembler:
             key=recipe_key({"base": base.id, "user": user}),
             size=4096,
             make=lambda _: config_layer(files(), config),
-            pruners=[],
+            kept=True,
         )
         room = MOST_LAYERS - len(base.layers) - 2
         wheels = [self._of_wheels(one, lock) for one in recipes(plan, lock, room=room)]
@@ -226,6 +239,8 @@ class Assembler:
         if facts and destination.has(facts.digest, facts.size):
             self._note(f"{one.title}: there already")
             return facts
+        if one.kept:
+            return self._kept(one, facts, destination)
         streams: list[LayerStream] = []
 
         def source() -> Iterator[bytes]:
@@ -241,14 +256,42 @@ class Assembler:
         )
         self._note(f"{one.title}: {size / 1e6:,.1f} MB in {time.monotonic() - started:.1f} s")
         if facts is None:
-            diff_id = streams[-1].diff_id
-            if diff_id is None:
-                raise AssertionError("a layer that was written whole has been hashed")
             notes = tuple(
                 f"{one.title}: {text}" for pruner in one.pruners for text in pruner.counts.untouched
             )
-            facts = LayerFacts(key=one.key, digest=digest, diff_id=diff_id, size=size, notes=notes)
+            facts = LayerFacts(
+                key=one.key,
+                digest=digest,
+                diff_id=streams[-1].known_diff_id,
+                size=size,
+                notes=notes,
+            )
             self._facts.put(facts)
+        return facts
+
+    def _kept(self, one: Work, facts: LayerFacts | None, destination: Destination) -> LayerFacts:
+        """Make a small blob whole, or take it from the cache."""
+        path = self._cache / "layers" / f"{one.key.removeprefix('sha256:')}.tar.gz"
+        data = path.read_bytes() if facts and path.is_file() else b""
+        if facts is None or sha256_digest(data) != facts.digest:
+            stream = one.make(True)
+            data = b"".join(stream.chunks())
+            made = LayerFacts(
+                key=one.key,
+                digest=sha256_digest(data),
+                diff_id=stream.known_diff_id,
+                size=len(data),
+            )
+            if facts is not None and made != facts:
+                raise IntegrityError(
+                    f"{one.title} has digest {made.digest}, recorded is {facts.digest}",
+                    fix="delete the recorded layer facts (layers.yaml, the cache), build again",
+                )
+            write_whole(path, data)
+            self._facts.put(made)
+            facts = made
+        _copy(destination, lambda: iter((data,)), facts.digest, facts.size)
+        self._note(f"{one.title}: {facts.size / 1e6:,.1f} MB")
         return facts
 
     def _image(

@@ -74,8 +74,16 @@ class LayerStream:
 
     @property
     def diff_id(self) -> str | None:
-        """`sha256:…` of the tar, or None if it is not known."""
+        """`sha256:…` of the tar, or None if it is not known (yet)."""
         return f"sha256:{self._tar.hexdigest()}" if self._done and self._hashing else None
+
+    @property
+    def known_diff_id(self) -> str:
+        """`sha256:…` of the tar of a stream that has run to its end with `hashing`."""
+        diff_id = self.diff_id
+        if diff_id is None:
+            raise AssertionError("the layer has not been written whole")
+        return diff_id
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the layer from its beginning, in pieces of about a mebibyte."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torchproof.errors import InputError
 from torchproof.registry.descriptor import is_digest
 
+DOCKER_HUB = "docker.io"
 _REPOSITORY = re.compile(
     r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
 )
@@ -35,6 +36,14 @@ class Reference:
     def target(self) -> str:
         """What the manifest is asked by: the digest if there is one, else the tag."""
         return self.digest or self.tag or "latest"
+
+    @classmethod
+    def familiar(cls, text: str) -> Reference:
+        """Read a reference as Docker does: without a host it is Docker Hub's (`debian:12`)."""
+        host, slash, _ = text.partition("/")
+        if slash and ("." in host or ":" in host or host == "localhost"):
+            return cls.parse(text)
+        return cls.parse(f"{DOCKER_HUB}/{text}" if slash else f"{DOCKER_HUB}/library/{text}")
 
     @classmethod
     def parse(cls, text: str) -> Reference:

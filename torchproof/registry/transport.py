@@ -17,8 +17,9 @@ import httpx
 
 from torchproof.errors import RegistryError
 from torchproof.registry.auth import Authenticator, Credentials, stored_credentials
-from torchproof.registry.reference import is_loopback
+from torchproof.registry.reference import DOCKER_HUB, is_loopback
 
+_DOCKER_HUB_API = "registry-1.docker.io"
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -53,7 +54,8 @@ class Transport:
         self.registry = registry
         self.patience = patience or Patience()
         plain = is_loopback(registry) if plain_http is None else plain_http
-        self.base = f"{'http' if plain else 'https'}://{registry}"
+        host = _DOCKER_HUB_API if registry == DOCKER_HUB else registry
+        self.base = f"{'http' if plain else 'https'}://{host}"
         self.stop = threading.Event()
         """Set to end all requests of this client between two chunks or tries."""
         self._http = httpx.Client(
