@@ -211,6 +211,8 @@ class FakeIndex:
     json: bool = False
     metadata: bool = True
     sizes: bool = True
+    login: str = ""
+    """`user:password` that every request must carry; empty for none."""
     requests: list[str] = field(default_factory=list)
 
     def __enter__(self) -> FakeIndex:
@@ -287,6 +289,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.fake.requests.append(f"{self.command} {path}")
         name = path.rsplit("/", 1)[-1]
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            if not self._let_in():
+                self._send(401, b"who are you", "text/plain")
+                return
             match self.fake.fault(path, name):
                 case Fault.STALL:
                     self.fake.hold()
@@ -299,6 +304,10 @@ class _Handler(BaseHTTPRequestHandler):
                     self._send(200, b"\x00\xffnot what you want", "application/octet-stream")
                 case fault:
                     self._route(path, name, fault)
+
+    def _let_in(self) -> bool:
+        given = self.headers.get("Authorization", "").removeprefix("Basic ")
+        return not self.fake.login or base64.b64decode(given).decode() == self.fake.login
 
     def _route(self, path: str, name: str, fault: Fault | None) -> None:
         parts = path.strip("/").split("/")
@@ -387,6 +396,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, body: bytes, kind: str) -> None:
         self.send_response(status)
+        if status == 401:
+            self.send_header("WWW-Authenticate", 'Basic realm="index"')
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

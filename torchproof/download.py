@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def download(
     OSError if it cannot be written.
     """
     problem = ""
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
+        time.sleep(0.3 * attempt)
         have = part.stat().st_size if part.is_file() else 0
         if size is not None and have == size:
             return

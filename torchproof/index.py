@@ -6,10 +6,12 @@ Locks name an alias, never a URL; the URL of a file is asked of its index when i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 from filelock import FileLock
@@ -20,7 +22,7 @@ from torchproof.download import download, sha256_of
 from torchproof.errors import CellError, HostError, InputError, IntegrityError
 from torchproof.lock import LockedWheel
 from torchproof.simple import TIMEOUT, fetch_page
-from torchproof.uv import Target, compile_requirements
+from torchproof.uv import Target, compile_requirements, configured_index
 
 PYPI = "pypi"
 WHEELHOUSE = "wheelhouse"
@@ -147,16 +149,11 @@ class WheelStore:
                 fix="put the wheel back, or lock the cell again",
             )
         target = self._cached(wheel)
-        try:
+        with _writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{target.parent}.lock"):
                 if self.path(wheel) is None:
                     self._bring(wheel, target, cell, progress)
-        except OSError as error:
-            raise HostError(
-                f"cannot write {target}: {error}",
-                fix="free disk space, or set TORCHPROOF_CACHE to another folder",
-            ) from error
         return target
 
     def _bring(
@@ -164,7 +161,9 @@ class WheelStore:
     ) -> None:
         part = target.with_name(f"{target.name}.part")
         begun = part.is_file()
-        download(self._client, self.url(wheel), part, size=wheel.size, progress=progress)
+        download(
+            self._client, self._signed(self.url(wheel)), part, size=wheel.size, progress=progress
+        )
         try:
             check(wheel, part, cell)
         except IntegrityError:
@@ -197,26 +196,47 @@ class WheelStore:
         Only a fresh lock may do this: it pins what came.
         """
         draft = self._wheels / "new" / filename
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{draft}.lock"):
-            download(self._client, url, draft, size=None)
-            sha256, size = sha256_of(draft), draft.stat().st_size
-            target = self._wheels / sha256 / filename
-            target.parent.mkdir(parents=True, exist_ok=True)
-            draft.replace(target)
+        with _writing(draft):
+            draft.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(f"{draft}.lock"):
+                download(self._client, self._signed(url), draft, size=None)
+                sha256, size = sha256_of(draft), draft.stat().st_size
+                target = self._wheels / sha256 / filename
+                target.parent.mkdir(parents=True, exist_ok=True)
+                draft.replace(target)
         return target, sha256, size
 
     def measure(self, url: str) -> int | None:
         """Ask for the size of a file in bytes without downloading it; None if not told."""
         try:
-            answer = self._client.head(url, headers={"Accept-Encoding": "identity"})
+            answer = self._client.head(self._signed(url), headers={"Accept-Encoding": "identity"})
         except httpx.HTTPError:
             return None
         length = answer.headers.get("content-length")
         return int(length) if answer.is_success and length else None
 
+    def _signed(self, url: str) -> str:
+        """Give a file's URL the user name and password of its index, if it is the same host."""
+        parts = urlsplit(url)
+        for known in (*self._indexes.urls.values(), self._indexes.pytorch, configured_index()):
+            own = urlsplit(known or "")
+            if "@" in own.netloc and own.netloc.rpartition("@")[2] == parts.netloc:
+                return urlunsplit(parts._replace(scheme=own.scheme, netloc=own.netloc))
+        return url
+
     def _cached(self, wheel: LockedWheel) -> Path:
         return self._wheels / wheel.sha256 / wheel.filename
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HostError(
+            f"cannot write {target}: {error}",
+            fix="free disk space, or set TORCHPROOF_CACHE to another folder",
+        ) from error
 
 
 def check(wheel: LockedWheel, file: Path, cell: str = "") -> None:

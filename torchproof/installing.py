@@ -5,12 +5,12 @@ Every file is pinned by hash, so it does not matter which index delivers it.
 
 from __future__ import annotations
 
-import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import httpx
 
 from torchproof.errors import (
     CellError,
@@ -21,7 +21,8 @@ from torchproof.errors import (
 )
 from torchproof.index import PYPI, WHEELHOUSE, Indexes
 from torchproof.lock import Lock
-from torchproof.uv import NETWORK_TROUBLE, environment, pip_index, redact
+from torchproof.simple import TIMEOUT, fetch_page
+from torchproof.uv import NETWORK_TROUBLE, configured_index, environment, redact
 
 _CA_FILES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _SYSTEM_CA = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
@@ -52,7 +53,7 @@ def index_urls(lock: Lock, indexes: Indexes) -> IndexUrls:
     """Return the indexes of a lock's wheels. Raises InputError for an unknown alias."""
     aliases = sorted({wheel.index for wheel in lock.wheels} - {PYPI, WHEELHOUSE})
     named = tuple(url for alias in aliases if (url := indexes.url(alias)))
-    return IndexUrls(default=indexes.url(PYPI) or _configured_default(), named=named)
+    return IndexUrls(default=indexes.url(PYPI) or configured_index(), named=named)
 
 
 def install_environment(urls: IndexUrls, environ: Mapping[str, str]) -> dict[str, str]:
@@ -75,10 +76,20 @@ def uv_config(urls: IndexUrls) -> str:
     return "\n".join(lines) + "\n"
 
 
-def pip_config(urls: IndexUrls) -> str:
-    """Return a pip.conf that names the default index."""
-    escaped = (urls.default or "").replace("%", "%%")
-    return f"[global]\nindex-url = {escaped}\n" if urls.default else "[global]\n"
+def pip_config(index: str | None) -> str:
+    """Return a pip.conf that names an index, or leaves pip its own."""
+    return f"[global]\nindex-url = {index.replace('%', '%%')}\n" if index else "[global]\n"
+
+
+def installer_index(urls: IndexUrls) -> str | None:
+    """Return the index to take uv from: that of the wheels if it has uv, else the machine's."""
+    if urls.default is None:
+        return None
+    try:
+        with httpx.Client(timeout=TIMEOUT, follow_redirects=True) as client:
+            return urls.default if fetch_page(urls.default, "uv", client) else configured_index()
+    except IndexUnreachableError:
+        return configured_index()
 
 
 def ca_bundle(environ: Mapping[str, str]) -> Path | None:
@@ -115,23 +126,6 @@ def install_failure(lock: Lock, output: str) -> TorchproofError:
             fix="lock the cell again, or check `indexes:` in matrix.yaml",
         )
     return CellError(f"{lock.cell}: installing failed: {_last(text)}", fix="read the log")
-
-
-def _configured_default() -> str | None:
-    url = os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("UV_INDEX_URL") or pip_index()
-    config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    files = (os.environ.get("UV_CONFIG_FILE"), f"{config}/uv/uv.toml", "/etc/uv/uv.toml")
-    return url or next(filter(None, (_default_of(Path(file)) for file in files if file)), None)
-
-
-def _default_of(file: Path) -> str | None:
-    """Return the default index that a uv.toml names."""
-    try:
-        settings = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    defaults = [entry["url"] for entry in settings.get("index", []) if entry.get("default")]
-    return next(iter(defaults), settings.get("index-url"))
 
 
 def _toml(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from torchproof.errors import InputError
+from torchproof.errors import HostError, InputError
 from torchproof.lock import Lock
 
 IMAGES = Path("images")
@@ -57,14 +57,20 @@ def render_lock(lock: Lock) -> str:
 
 
 def write_lock(lock: Lock, path: Path) -> None:
-    """Write a lock, whole or not at all; leaves the file alone if nothing changes."""
+    """Write a lock, whole or not at all; leaves the file alone if nothing changes.
+
+    Raises HostError if it cannot be written.
+    """
     text = render_lock(lock)
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.new")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error}", fix="make it writable") from error
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,7 @@ def expand(matrix: Matrix, facts: Facts, also: Collection[str] = ()) -> tuple[Re
     for a version or CUDA that does not exist, a cell that stands twice, an `exclude` that matches
     nothing.
     """
+    _check_indexes(matrix)
     maker = _Maker(matrix, facts, also)
     requests: dict[str, Request] = {}
     used: set[int] = set()
@@ -102,6 +104,22 @@ def expand(matrix: Matrix, facts: Facts, also: Collection[str] = ()) -> tuple[Re
                 fix="correct it, or remove it",
             )
     return tuple(requests.values())
+
+
+def _check_indexes(matrix: Matrix) -> None:
+    for alias, url in matrix.indexes.items():
+        where = matrix.where(("indexes", alias))
+        if not re.fullmatch(r"pypi|pytorch(/cu\d{3})?", alias):
+            raise InputError(
+                f"nothing uses an index with the alias `{alias}`",
+                where=where,
+                fix=did_you_mean(alias, ("pypi", "pytorch"))
+                or "the aliases are `pypi`, `pytorch` and `pytorch/cu128` for each CUDA",
+            )
+        if not re.match(r"https?://[^/\s]", url):
+            raise InputError(
+                f"`{url}` is no URL of an index", where=where, fix="write `https://…/simple`"
+            )
 
 
 def match_ids(ids: Sequence[str], only: str | None) -> tuple[str, ...]:

@@ -59,6 +59,7 @@ class Resolver:
             )
         everything = chosen
         if cell.extras:
+            self._refuse_sources(cell, alias)
             everything = self._compile(
                 cell,
                 alias,
@@ -80,6 +81,18 @@ class Resolver:
             raise CellError(f"{cell.wheelhouse} has no wheel of torch for {cell.id}")
         return f"torch @ {file.resolve().as_uri()}"
 
+    def _refuse_sources(self, cell: Cell, alias: str) -> None:
+        """Refuse an extra whose newest version has no wheel; an ancient one would be taken."""
+        for package in self._compile(cell, alias, cell.extras, newest=True):
+            try:
+                best_wheel(package, cell)
+            except CellError as error:
+                raise CellError(
+                    f"{error.message}: only its source, or wheels for other targets",
+                    fix="pin a version that has a wheel, or build one and name its folder as "
+                    "`wheelhouse:`",
+                ) from None
+
     def _compile(
         self,
         cell: Cell,
@@ -88,6 +101,7 @@ class Resolver:
         *,
         constraints: Sequence[str] = (),
         overrides: Sequence[str] = (),
+        newest: bool = False,
     ) -> tuple[Resolved, ...]:
         named = self.indexes.url(alias) if alias not in (PYPI, WHEELHOUSE) else None
         return compile_requirements(
@@ -99,6 +113,8 @@ class Resolver:
             constraints=constraints,
             overrides=overrides,
             find_links=cell.wheelhouse,
+            dependencies=not newest,
+            wheels_only=not newest,
         )
 
     def _lock_wheel(self, cell: Cell, alias: str, package: Resolved, core: set[str]) -> LockedWheel:

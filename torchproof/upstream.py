@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from packaging.version import Version
 
 from torchproof.cell import Cell
-from torchproof.facts import Facts, Release, cuda_version, minor_of
+from torchproof.facts import Build, Facts, Release, cuda_version, minor_of
 from torchproof.index import PYPI, WHEELHOUSE
+from torchproof.nearest import nearest_cells, nearest_serving, serves
 from torchproof.results import NotTried, State
 
 Offer = tuple[str, str, str, str]
@@ -60,6 +61,9 @@ def judge(
     A live index that answers overrules the data.
     """
     found = _torch(cell, facts, live or Live(), wheelhouse=wheelhouse)
+    blocked = found.verdict is not None and found.verdict.state == State.BLOCKED
+    if (blocked or found.verdict is None) and not wheelhouse:
+        found = replace(found, verdict=_lacking(cell, facts) or found.verdict)
     carried = facts.distributions.get(cell.base.bootstrap or "")
     if found.verdict is None and carried and carried.python != cell.python:
         return replace(
@@ -75,6 +79,28 @@ def judge(
     return found
 
 
+def _lacking(cell: Cell, facts: Facts) -> NotTried | None:
+    """Refuse a slim cell for GPUs that its torch has no device code for."""
+    build = _build(cell, facts)
+    archs = build.archs_on(cell.platform) if build else ()
+    lost = [gpu for gpu in cell.gpus if archs and not serves(archs, gpu, cell.cuda_version)]
+    if build is None or not lost:
+        return None
+    return NotTried(
+        state=State.UNAVAILABLE,
+        reason=f"torch {cell.torch} for CUDA {cell.cuda_version} has no device code for "
+        f"{_and(lost)}; it has {_and(archs)}",
+        source=facts.cite(build.pins_from),
+        nearest=nearest_serving(cell, facts),
+        fix="take a nearest cell, or leave these out of `gpus`",
+    )
+
+
+def _build(cell: Cell, facts: Facts) -> Build | None:
+    release = facts.release(cell.torch)
+    return release.builds.get(cell.cuda) if release else None
+
+
 def _torch(cell: Cell, facts: Facts, live: Live, *, wheelhouse: bool) -> Availability:
     offer: Offer = (cell.torch, cell.cuda, cell.python, cell.platform)
     known = facts.published(*offer)
@@ -86,41 +112,42 @@ def _torch(cell: Cell, facts: Facts, live: Live, *, wheelhouse: bool) -> Availab
         if offer in live.offers.get(alias, ()):
             note = "" if known else f"the index `{alias}` has it, though the data has not"
             return Availability(index=alias, note=note or _outside(cell, facts))
-    asked = [alias for alias in dict.fromkeys((home, own)) if alias in live.offers]
-    silent = [alias for alias in dict.fromkeys((home, own)) if alias in live.problems]
+    verdict = _not_offered(cell, facts, live, (home, own))
+    note = _outside(cell, facts) if verdict is None else ""
+    return Availability(index=home, verdict=verdict, note=note)
+
+
+def _not_offered(cell: Cell, facts: Facts, live: Live, aliases: tuple[str, str]) -> NotTried | None:
+    """Judge a cell that no index was seen to offer; None if none was asked and the data has it."""
+    asked = [alias for alias in dict.fromkeys(aliases) if alias in live.offers]
+    silent = [alias for alias in dict.fromkeys(aliases) if alias in live.problems]
+    known = facts.published(cell.torch, cell.cuda, cell.python, cell.platform)
+    if silent and (known or not _absence(cell, facts)):
+        said = "upstream publishes it, but" if known else "no source says whether it exists, and"
+        return NotTried(
+            state=State.BLOCKED,
+            reason=f"{said} {'; '.join(live.problems[alias] for alias in silent)}",
+            source=f"index `{silent[-1]}`",
+            fix="run where the index answers, or name a mirror as `indexes:` in matrix.yaml",
+        )
     if not known:
-        said = f" (so says the index `{asked[-1]}`, too)" if own in live.offers else ""
-        return Availability(index=home, verdict=_never(cell, facts, said))
-    if silent:
-        reasons = "; ".join(live.problems[alias] for alias in silent)
-        return Availability(
-            index=home,
-            verdict=NotTried(
-                state=State.BLOCKED,
-                reason=f"upstream publishes it, but {reasons}",
-                source=f"index `{silent[0]}`",
-                fix="run where the index answers, or name a mirror as `indexes:` in matrix.yaml",
-            ),
-        )
-    if asked:
-        return Availability(
-            index=home,
-            verdict=NotTried(
-                state=State.UNAVAILABLE,
-                reason=f"{_and(f'the index `{alias}`' for alias in asked)} "
-                f"{'has' if len(asked) == 1 else 'have'} no torch {cell.torch} for "
-                f"{_target(cell)}, though the data says it was published",
-                source=f"index `{asked[-1]}`",
-                nearest=nearest_cells(cell, facts),
-            ),
-            note="the index overrules the data",
-        )
-    return Availability(index=home, note=_outside(cell, facts))
+        also = aliases[1] in live.offers
+        return _never(cell, facts, f" (so says the index `{aliases[1]}`, too)" if also else "")
+    if not asked:
+        return None
+    have = "has" if len(asked) == 1 else "have"
+    return NotTried(
+        state=State.UNAVAILABLE,
+        reason=f"{_and(f'the index `{alias}`' for alias in asked)} {have} no torch {cell.torch} "
+        f"for {_target(cell)}, though the data says it was published; the index overrules it",
+        source=f"index `{asked[-1]}`",
+        nearest=nearest_cells(cell, facts),
+        fix="take a nearest cell, or check `indexes:` in matrix.yaml",
+    )
 
 
 def _outside(cell: Cell, facts: Facts) -> str:
-    release = facts.releases.get(cell.torch)
-    build = release.builds.get(cell.cuda) if release else None
+    build = _build(cell, facts)
     if build is None or build.official:
         return ""
     return f"published outside the release matrix: {facts.cite(build.sources)}"
@@ -152,15 +179,16 @@ def _no_cuda(cell: Cell, facts: Facts, said: str) -> NotTried:
     reason = (
         f"torch {cell.torch} was never published for CUDA {cell.cuda_version}: it has {has}{said}"
     )
-    sources = [
-        key
-        for absence in facts.absences
-        if absence.cuda == cell.cuda and Version(absence.first) <= Version(minor)
-        for key in absence.sources
-    ]
-    if minor in facts.release_matrix:
-        sources.append(facts.release_matrix[minor])
-    cited = facts.cite(tuple(sources))
+    sources = _absence(cell, facts)
+    if not sources:
+        reason = (
+            f"no source shows a torch {cell.torch} for CUDA {cell.cuda_version}: known is {has}"
+        )
+        sources = tuple(
+            key for build in (release.builds.values() if release else ()) for key in build.sources
+        )
+        reason += said
+    cited = facts.cite(sources)
     fix = "take a nearest cell, or bring a wheel that you built as `wheelhouse:`"
     for gate in facts.source_build:
         if gate.covers(cell.torch) and Version(cell.cuda_version) < Version(gate.minimum):
@@ -179,102 +207,31 @@ def _no_cuda(cell: Cell, facts: Facts, said: str) -> NotTried:
     )
 
 
+def _absence(cell: Cell, facts: Facts) -> tuple[str, ...]:
+    """Return the sources that say that a build does not exist; none if nobody says so.
+
+    A release whose builds are all known says it for each Python and platform, too.
+    """
+    build = _build(cell, facts)
+    if build is not None:
+        return build.sources
+    minor = minor_of(cell.torch)
+    sources = [
+        key
+        for absence in facts.absences
+        if absence.cuda == cell.cuda and Version(absence.first) <= Version(minor)
+        for key in absence.sources
+    ]
+    matrix = facts.release_matrix.get(minor)
+    return (*sources, matrix) if matrix else tuple(sources)
+
+
 def _builds(release: Release) -> str:
     inside = [build.cuda for build in release.builds.values() if build.official]
     outside = [build.cuda for build in release.builds.values() if not build.official]
     text = _and(cuda_version(cuda) for cuda in sorted(inside))
     more = _and(cuda_version(cuda) for cuda in sorted(outside))
     return f"{text} ({more} outside the release matrix)" if more else text
-
-
-def nearest_cells(cell: Cell, facts: Facts, *, itself: bool = False) -> tuple[str, ...]:
-    """Return the ids of the nearest cells that the data knows, best first.
-
-    Another patch of the same release goes alone, if it has this CUDA. The same torch with the
-    nearest CUDA of the same major version runs on the same drivers, so it goes alone, too. Else
-    first the nearest torch that has this CUDA (older before newer), then the same torch with the
-    nearest CUDA. A newer CUDA is nearer than an older one.
-    """
-    if itself and facts.published(cell.torch, cell.cuda, cell.python, cell.platform):
-        return (cell.id,)
-    patches = [
-        torch
-        for torch in facts.releases
-        if minor_of(torch) == minor_of(cell.torch)
-        and facts.published(torch, cell.cuda, cell.python, cell.platform)
-    ]
-    if patches:
-        return (_id(cell, torch=max(patches, key=Version)),)
-    same_torch = _same_torch(cell, facts)
-    major = cuda_version(cell.cuda).split(".")[0]
-    same_major = [cuda for cuda in same_torch if cuda_version(cuda).split(".")[0] == major]
-    if same_major:
-        return (_id(cell, cuda=_nearest_cuda(cell.cuda, same_major)),)
-    found = list(_other_python(cell, facts)) if _lacks_python(cell, facts) else []
-    other = _nearest_torch(cell, facts)
-    if other:
-        found.append(_id(cell, torch=other))
-    if same_torch:
-        found.append(_id(cell, cuda=_nearest_cuda(cell.cuda, same_torch)))
-    return tuple(found)
-
-
-def _lacks_python(cell: Cell, facts: Facts) -> bool:
-    release = facts.release(cell.torch)
-    return release is not None and cell.python not in release.python_on(cell.platform)
-
-
-def _same_torch(cell: Cell, facts: Facts) -> list[str]:
-    release = facts.release(cell.torch)
-    if release is None:
-        return []
-    return [
-        cuda
-        for cuda in release.builds
-        if cuda != cell.cuda and facts.published(release.version, cuda, cell.python, cell.platform)
-    ]
-
-
-def _nearest_cuda(asked: str, names: Iterable[str]) -> str:
-    target = Version(cuda_version(asked))
-    versions = {Version(cuda_version(name)): name for name in names}
-    newer = [version for version in versions if version >= target]
-    return versions[min(newer) if newer else max(versions)]
-
-
-def _nearest_torch(cell: Cell, facts: Facts) -> str | None:
-    having = [
-        Version(torch)
-        for torch in facts.releases
-        if facts.published(torch, cell.cuda, cell.python, cell.platform)
-    ]
-    asked = Version(cell.torch)
-    older = [version for version in having if version < asked]
-    if older:
-        return str(max(older))
-    newer = [version for version in having if version > asked]
-    return facts.newest_patch(minor_of(str(min(newer)))) if newer else None
-
-
-def _other_python(cell: Cell, facts: Facts) -> tuple[str, ...]:
-    release = facts.release(cell.torch)
-    if release is None:
-        return ()
-    wanted = Version(cell.python)
-    near = sorted(
-        release.python_on(cell.platform), key=lambda text: abs(Version(text).minor - wanted.minor)
-    )
-    for python in near:
-        if python != cell.python:
-            found = nearest_cells(replace(cell, python=python), facts, itself=True)
-            if found:
-                return found
-    return ()
-
-
-def _id(cell: Cell, *, torch: str | None = None, cuda: str | None = None) -> str:
-    plain = replace(cell, cudnn=None, nccl=None, gpus=())
-    return replace(plain, torch=torch or cell.torch, cuda=cuda or cell.cuda).id
 
 
 def _target(cell: Cell) -> str:

@@ -14,11 +14,13 @@ import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
+from platformdirs import user_config_path
 from uv import find_uv_bin
 
 from torchproof.errors import CellError, HostError, IndexUnreachableError
@@ -84,12 +86,14 @@ def compile_requirements(
     constraints: Sequence[str] = (),
     find_links: Path | None = None,
     dependencies: bool = True,
+    wheels_only: bool = True,
 ) -> tuple[Resolved, ...]:
     """Resolve requirements to exact packages.
 
     `default_index` is the URL of the alias `pypi` (None: as uv and pip are configured); packages in
-    `from_named` come from `named_index` alone. Raises IndexUnreachableError if an index does not
-    answer, CellError if there is no solution, HostError if uv cannot run.
+    `from_named` come from `named_index` alone. Versions without a wheel are passed over, unless
+    `wheels_only` is off. Raises IndexUnreachableError if an index does not answer, CellError if
+    there is no solution, HostError if uv cannot run.
     """
     with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
         project = Path(folder) / "pyproject.toml"
@@ -105,7 +109,7 @@ def compile_requirements(
             encoding="utf-8",
         )
         command = [
-            *(find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-build"),
+            *(find_uv_bin(), "pip", "compile", "--quiet", "--no-header"),
             *("--no-python-downloads", "--python", sys.executable),
             *("--python-version", target.python),
             *("--python-platform", _PLATFORMS[target.platform]),
@@ -117,6 +121,8 @@ def compile_requirements(
             command += ["--find-links", str(find_links)]
         if not dependencies:
             command.append("--no-deps")
+        if wheels_only:
+            command.append("--no-build")
         command.append(project.name)
         try:
             done = subprocess.run(
@@ -216,11 +222,47 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {"UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1", **kept, "NO_COLOR": "1"}
 
 
+def configured_index() -> str | None:
+    """Return the URL of the default index that uv or, failing that, pip is configured with."""
+    return _uv_index() or pip_index()
+
+
+@cache
 def pip_index() -> str | None:
-    """Return the index that pip's environment names where uv's own names none."""
-    if any(os.environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")):
+    """Return the index that pip is configured with, if uv is configured with none itself.
+
+    uv does not read pip's configuration; companies often write only that.
+    """
+    if _uv_index():
         return None
-    return os.environ.get("PIP_INDEX_URL")
+    if url := os.environ.get("PIP_INDEX_URL"):
+        return url
+    asked = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "get", "global.index-url"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return asked.stdout.strip() or None if asked.returncode == 0 else None
+
+
+def _uv_index() -> str | None:
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+        if url := os.environ.get(name):
+            return url
+    own = os.environ.get("UV_CONFIG_FILE")
+    files = [Path(own)] if own else [user_config_path("uv") / "uv.toml", Path("/etc/uv/uv.toml")]
+    return next(filter(None, map(_default_of, files)), None)
+
+
+def _default_of(file: Path) -> str | None:
+    """Return the default index that a uv.toml names."""
+    try:
+        settings = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    defaults = [entry["url"] for entry in settings.get("index", []) if entry.get("default")]
+    return next(iter(defaults), settings.get("index-url"))
 
 
 def _failure(stderr: str) -> CellError | IndexUnreachableError:

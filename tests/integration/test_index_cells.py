@@ -331,17 +331,27 @@ def test_a_lock_that_still_holds_is_kept_and_upgrade_makes_it_anew(bench: Bench)
     assert anew.lock == first
 
 
-def test_no_url_and_no_credential_stands_in_a_lock(bench: Bench) -> None:
+def test_an_index_behind_a_login_works_and_the_login_stays_out_of_the_lock(bench: Bench) -> None:
+    bench.index.login = "user:hunter2"
     secret = bench.index.url.replace("http://", "http://user:hunter2@")
     bench.write(
         torch="2.7",
         cuda="cu118",
         indexes={"pypi": f"{secret}/simple", "pytorch": f"{secret}/whl"},
     )
-    bench.locked("2.7.1-cu118-py311")
+    lock = bench.locked("2.7.1-cu118-py311")
+    assert len(bench.store().fetch_all(lock.wheels)) == len(lock.wheels)
     text = (bench.folder / "images" / "2.7.1-cu118-py311" / "lock.yaml").read_text()
     assert "hunter2" not in text
     assert "127.0.0.1" not in text
+
+
+def test_an_index_that_wants_a_login_blocks(bench: Bench) -> None:
+    bench.index.login = "user:hunter2"
+    verdict = bench.survey()["2.9.1-cu128-py311"].verdict
+    assert verdict is not None
+    assert verdict.state == State.BLOCKED
+    assert "401" in verdict.reason
 
 
 def test_credentials_do_not_stand_in_a_reason(bench: Bench) -> None:

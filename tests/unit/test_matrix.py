@@ -148,6 +148,8 @@ def test_an_excluded_cell_keeps_the_reason_of_the_user(tmp_path: Path) -> None:
             "both required and optional",
             "",
         ),
+        ("torch: ['2.9']\ncuda: [cu128]\nindexes: {pipy: 'https://x/'}\n", 3, "pipy", "`pypi`"),
+        ("torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: /simple\n", 4, "no URL", "https"),
         (
             "cells:\n  - {torch: '2.9', cuda: cu128, gpus: [H100]}\n",
             2,

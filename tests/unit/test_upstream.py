@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from torchproof.cell import Base, Cell
 from torchproof.facts import load_facts
+from torchproof.nearest import nearest_cells
 from torchproof.results import NotTried, State
-from torchproof.upstream import Availability, Live, home_of, judge, nearest_cells
+from torchproof.upstream import Availability, Live, home_of, judge
 
 FACTS = load_facts()
 
@@ -124,6 +125,26 @@ def test_a_wheelhouse_goes_before_everything() -> None:
     live = Live(problems={"pypi": "down", "pytorch/cu121": "down"})
     found = judge(_cell("2.9.1", "cu121"), FACTS, live, wheelhouse=True)
     assert (found.index, found.verdict) == ("wheelhouse", None)
+
+
+def test_what_no_source_tells_is_blocked_until_an_index_says() -> None:
+    cell = _cell("2.15.0", "cu130")
+    silent = Live(problems={"pytorch/cu130": "it is down"})
+    verdict = _verdict(judge(cell, FACTS, silent))
+    assert (verdict.state, "no source says" in verdict.reason) == (State.BLOCKED, True)
+    asked = Live(offers={"pytorch/cu130": frozenset()})
+    verdict = _verdict(judge(cell, FACTS, asked))
+    assert verdict.state == State.UNAVAILABLE
+    assert "no source shows" in verdict.reason
+
+
+def test_a_slim_cell_without_device_code_for_its_gpu_is_unavailable() -> None:
+    cell = replace(_cell("2.7.1", "cu126"), gpus=("sm_100",))
+    verdict = _verdict(judge(cell, FACTS))
+    assert "no device code for sm_100" in verdict.reason
+    assert verdict.nearest == ("2.7.1-cu128-py311-sm100",)
+    served = replace(_cell("2.7.1", "cu126"), gpus=("sm_89", "sm_90"))
+    assert judge(served, FACTS).verdict is None
 
 
 @settings(deadline=None)

@@ -48,7 +48,7 @@ def run(
 def _line(locked: Locked) -> str:
     if locked.error is not None:
         word = "blocked" if isinstance(locked.error, HostError) else "failed"
-        return f"{locked.cell}: {word}: {locked.error}"
+        return f"{locked.cell}: {word}: {str(locked.error).removeprefix(f'{locked.cell}: ')}"
     assert locked.lock is not None
     lock = locked.lock
     size = f"{lock.download_bytes / 1e9:.2f} GB in {len(lock.wheels)} wheels"

@@ -26,6 +26,7 @@ class Build:
     platforms: tuple[str, ...]
     confirmed: bool
     sources: tuple[str, ...]
+    pins_from: tuple[str, ...] = ()
     official: bool = True
     """Part of the release matrix; False: published outside it."""
     cudnn: str | None = None
@@ -174,6 +175,7 @@ def _release(version: str, data: dict[str, Any]) -> Release:
             platforms=tuple(build["platforms"]),
             confirmed=build["status"] == "confirmed",
             sources=tuple(build["sources"]),
+            pins_from=tuple(build["pins_from"]),
             official=build.get("official", True),
             cudnn=build.get("cudnn"),
             nccl=build.get("nccl"),
