@@ -35,6 +35,8 @@ CELL = "torchproof.cell"
 VERDICT = "torchproof.verdict"
 SUITE = "torchproof.suite"
 KEY = "torchproof.public-key"
+STATEMENT = "torchproof.statement"
+"""Digest of what was signed: tells an altered statement from an altered signature."""
 UNPROVEN = "torchproof.unproven"
 BUNDLE_ANNOTATIONS = {
     "dev.sigstore.bundle.content": "dsse-envelope",
@@ -61,7 +63,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One artifact of a registry. `problem` says why it cannot be used, then `data` is empty."""
+    """One artifact of a registry. `problem` says why it cannot be used; `data` is what came."""
 
     digest: str
     media_type: str
@@ -69,6 +71,8 @@ class Found:
     data: bytes = b""
     layer: str = ""
     problem: str = ""
+    foreign: bool = False
+    """Its subject is another image."""
 
 
 def attach(registry: Registry, repository: str, subject: Descriptor, piece: Piece) -> str:
@@ -114,27 +118,23 @@ def settle(registry: Registry, repository: str, subject: str) -> None:
 
 def find(registry: Registry, repository: str, subject: str) -> tuple[Found, ...]:
     """Fetch all artifacts of an image, oldest first. A broken one is returned with its problem."""
-    digests = {one.digest: one for one in registry.referrers(repository, subject)}
-    tagged = _tagged(registry, repository, subject)
-    found = []
-    for digest in sorted(digests.keys() | tagged.keys()):
+    targets = [one.digest for one in registry.referrers(repository, subject)]
+    targets += _proof_tags(registry, repository, subject)
+    found = {}
+    for target in targets:
         try:
-            manifest = tagged.get(digest) or registry.manifest(repository, digest)
+            manifest = registry.manifest(repository, target)
         except IntegrityError as error:
-            found.append(Found(digest=digest, media_type="", annotations={}, problem=str(error)))
+            found[target] = Found(digest=target, media_type="", annotations={}, problem=str(error))
             continue
         if manifest is None:
-            found.append(
-                Found(
-                    digest=digest,
-                    media_type=digests[digest].artifact_type or "",
-                    annotations=digests[digest].annotations,
-                    problem="it is listed, but the registry does not have it",
-                )
-            )
-            continue
-        found.append(_fetch(registry, repository, subject, manifest))
-    return tuple(sorted(found, key=lambda one: (one.annotations.get(CREATED, ""), one.digest)))
+            problem = "it is listed, but the registry does not have it"
+            found[target] = Found(digest=target, media_type="", annotations={}, problem=problem)
+        elif manifest.digest not in found:
+            found[manifest.digest] = _fetch(registry, repository, subject, manifest)
+    return tuple(
+        sorted(found.values(), key=lambda one: (one.annotations.get(CREATED, ""), one.digest))
+    )
 
 
 def listed(registry: Registry, repository: str, subject: str) -> tuple[Descriptor, ...]:
@@ -170,11 +170,12 @@ def _fetch(registry: Registry, repository: str, subject: str, manifest: Manifest
     elif kind in EVIDENCE_TYPES or kind.endswith("cyclonedx+json"):
         try:
             layer = Descriptor.from_json(data["layers"][0]).digest
-            content = b"".join(registry.read_blob(repository, layer))
+            for chunk in registry.read_blob(repository, layer):
+                content += chunk
         except (KeyError, IndexError, TypeError) as error:
             problem = f"it has no content: {error!r}"
         except (IntegrityError, RegistryError) as error:
-            problem, content = f"its content was altered or lost: {error.message}", b""
+            problem = f"its content was altered or lost: {error.message}"
     return Found(
         digest=manifest.digest,
         media_type=kind,
@@ -182,18 +183,23 @@ def _fetch(registry: Registry, repository: str, subject: str, manifest: Manifest
         data=content,
         layer=layer,
         problem=problem,
+        foreign=said != subject,
     )
 
 
 def _tagged(registry: Registry, repository: str, subject: str) -> dict[str, Manifest]:
-    prefix = _fallback_tag(subject) + "."
     found = {}
-    for tag in registry.tags(repository):
-        if tag.startswith(prefix) and tag.endswith(".proof"):
-            manifest = registry.manifest(repository, tag)
-            if manifest is not None:
-                found[manifest.digest] = manifest
+    for tag in _proof_tags(registry, repository, subject):
+        manifest = registry.manifest(repository, tag)
+        if manifest is not None:
+            found[manifest.digest] = manifest
     return found
+
+
+def _proof_tags(registry: Registry, repository: str, subject: str) -> list[str]:
+    prefix = _fallback_tag(subject) + "."
+    tags = registry.tags(repository)
+    return [tag for tag in tags if tag.startswith(prefix) and tag.endswith(".proof")]
 
 
 def _mend_referrers(

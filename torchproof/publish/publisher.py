@@ -32,7 +32,7 @@ from torchproof.publish.tags import (
     moving_tags,
     parse_immutable,
 )
-from torchproof.registry import Descriptor, Registry
+from torchproof.registry import Descriptor, Registry, sha256_digest
 from torchproof.report.models import CellModel, ReportModel
 from torchproof.results import State
 
@@ -69,6 +69,19 @@ class Prepared:
     cell: str
     tag: Immutable
     digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pushed:
+    """A cell whose content is in the registry. `inside` is None if it was there already."""
+
+    cell: CellModel
+    decision: Decision
+    tag: Immutable
+    digest: str
+    image: Image
+    inside: Inside | None
+    lock: Lock | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +173,16 @@ def _prepare(report: ReportModel, decision: Decision, target: Target) -> Prepare
     name = parse_immutable(tag)
     if name is None:
         raise InputError(f"{tag!r} is no name of a cell that torchproof makes", where=cell.id)
-    _attach(report, cell, decision, target, digest, image, inside, lock, name)
+    pushed = _Pushed(
+        cell=cell,
+        decision=decision,
+        tag=name,
+        digest=digest,
+        image=image,
+        inside=inside,
+        lock=lock,
+    )
+    _attach(report, pushed, target)
     return Prepared(cell=cell.id, tag=name, digest=digest)
 
 
@@ -177,24 +199,16 @@ def _present(target: Target, tag: str, tested: str) -> tuple[str, Image] | None:
     return None
 
 
-def _attach(
-    report: ReportModel,
-    cell: CellModel,
-    decision: Decision,
-    target: Target,
-    digest: str,
-    image: Image,
-    inside: Inside | None,
-    lock: Lock | None,
-    name: Immutable,
-) -> None:
+def _attach(report: ReportModel, pushed: _Pushed, target: Target) -> None:
+    cell, decision, digest, image = pushed.cell, pushed.decision, pushed.digest, pushed.image
+    name = pushed.tag
     manifest = target.registry.manifest(target.repository, digest)
     if manifest is None:
         raise CellError(f"the registry lost {digest}", where=cell.id, fix="publish again")
     subject = manifest.descriptor()
     sbom = _sbom_there(target, digest)
     if sbom is None:
-        document = make_sbom(image, inside or check_inside(image, cell), lock)
+        document = make_sbom(image, pushed.inside or check_inside(image, cell), pushed.lock)
         sbom = _put_sbom(target, subject, document, cell.id)
     statement = make_statement(
         Subject(name=target.name, manifest=digest, config=image.config_digest),
@@ -208,6 +222,7 @@ def _attach(
     annotations = {
         evidence.CREATED: cell.evidence.at if cell.evidence else report.generated_at,
         evidence.CELL: cell.id,
+        evidence.STATEMENT: sha256_digest(statement),
         evidence.VERDICT: str(cell.verdict),
         evidence.SUITE: cell.evidence.suite_hash if cell.evidence else report.suite_hash,
         **_annotations(decision),

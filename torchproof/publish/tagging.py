@@ -1,9 +1,9 @@
 """Tags in a registry: put immutable ones once, move the others together, beside other publishers.
 
 A registry has no compare-and-swap. Immutable tags are announced by content tags before they are
-put, so publishers of different images under one name see each other. Moving tags are a function of what
-the registry holds (`tags.candidates`, `tags.best`): whoever writes last looks again afterwards, and
-so leaves them right whatever others did in between.
+put, so publishers of different images under one name see each other. Moving tags are a function of
+what the registry holds (`tags.candidates`, `tags.best`): whoever writes last looks again, and so
+leaves them right whatever others did in between.
 """
 
 from __future__ import annotations
