@@ -1,0 +1,206 @@
+"""Driver, GPU and torch → the best image of a matrix, or why none fits. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from torchproof.errors import InputError
+from torchproof.facts import Facts, cuda_version, minor_of
+from torchproof.gpus import GpuModel, best_code
+from torchproof.hosts import Driver, Fit, HostAnswer, HostRule, ImageNeeds, will_it_run
+from torchproof.results import State
+
+RANK = (State.VERIFIED, State.UNPROVEN, State.PLANNED)
+"""Verdicts that an answer may have, best first; any other state means that there is no image."""
+NEVER = (State.UNAVAILABLE, State.EXCLUDED)
+"""There is nothing to build: no driver or GPU changes that."""
+_FITS = (Fit.YES, Fit.MINOR, Fit.FORWARD, Fit.UNKNOWN, Fit.NO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One cell of the matrix. `ref` is its image where a report names one, else "" ."""
+
+    needs: ImageNeeds
+    torch: str
+    python: str
+    state: State
+    reason: str = ""
+    ref: str = ""
+    digest: str = ""
+
+    @property
+    def cell(self) -> str:
+        """The cell's id, which is its tag."""
+        return self.needs.cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a user asks for. An empty torch or Python takes any; all GPUs must be served."""
+
+    torch: str
+    driver: Driver
+    gpus: tuple[GpuModel, ...]
+    python: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Considered:
+    """One candidate and what speaks for or against it. `answer` is that of its worst GPU."""
+
+    candidate: Candidate
+    answer: HostAnswer | None
+    against: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it may be the answer."""
+        return not self.against
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picked:
+    """The best cell (None: nothing fits), all that were considered, and what would change it."""
+
+    best: Considered | None
+    considered: tuple[Considered, ...]
+    change: tuple[str, ...] = ()
+
+
+def check_torch(text: str) -> str:
+    """Return a torch version as given (`2`, `2.9`, `2.9.1`), else raise InputError."""
+    plain = text.strip().removeprefix("v")
+    if not re.fullmatch(r"\d+(\.\d+){0,2}", plain):
+        raise InputError(
+            f"{text!r} is not a version of torch", fix="write it like 2.9 or 2.9.1, without +cuXYZ"
+        )
+    return plain
+
+
+def check_python(text: str) -> str:
+    """Return a version of Python as `3.11` (or "" for any). Raises InputError for anything else."""
+    match = re.fullmatch(r"(?:(?:py|cp)?3\.?(\d{1,2}))?", text.strip())
+    if match is None:
+        raise InputError(f"{text!r} is not a version of Python", fix="write it like 3.11")
+    return f"3.{match[1]}" if match[1] else ""
+
+
+def pick(candidates: Sequence[Candidate], wish: Wish, facts: Facts) -> Picked:
+    """Choose: verified first, then the better fit, the newer torch, the nearer CUDA."""
+    considered = tuple(_consider(candidate, wish, facts) for candidate in candidates)
+    fitting = [item for item in considered if item.fits]
+    if fitting:
+        return Picked(best=_best(fitting), considered=considered)
+    return Picked(best=None, considered=considered, change=tuple(_change(considered, wish, facts)))
+
+
+def _best(fitting: Sequence[Considered]) -> Considered:
+    def proof(item: Considered) -> tuple[int, int]:
+        fit = item.answer.fit if item.answer else Fit.UNKNOWN
+        return RANK.index(item.candidate.state), _FITS.index(fit)
+
+    def newness(item: Considered) -> tuple[Version, int, str]:
+        number = int(item.candidate.needs.cuda.removeprefix("cu"))
+        by_minor = item.answer is not None and item.answer.fit is Fit.MINOR
+        return Version(item.candidate.torch), -number if by_minor else number, item.candidate.cell
+
+    top = min(proof(item) for item in fitting)
+    return max((item for item in fitting if proof(item) == top), key=newness)
+
+
+def _consider(candidate: Candidate, wish: Wish, facts: Facts) -> Considered:
+    against = ""
+    if not matches(candidate.torch, wish.torch):
+        against = f"it has torch {candidate.torch}"
+    elif wish.python and candidate.python != wish.python:
+        against = f"it has Python {candidate.python}"
+    elif candidate.state in NEVER:
+        against = f"{candidate.state}: {candidate.reason}"
+    if against:
+        return Considered(candidate=candidate, answer=None, against=against)
+    answer = _answer(candidate.needs, wish, facts)
+    if not answer.runs:
+        against = f"{answer.fit}: {answer.reason}"
+    elif candidate.state not in RANK:
+        against = (
+            f"it would run there, but there is no image: {candidate.state}, {candidate.reason}"
+        )
+    return Considered(candidate=candidate, answer=answer, against=against)
+
+
+def _answer(needs: ImageNeeds, wish: Wish, facts: Facts) -> HostAnswer:
+    """Return the answer for the GPU that it fits worst."""
+    answers = [will_it_run(needs, wish.driver, gpu, facts) for gpu in wish.gpus]
+    return max(answers, key=lambda answer: _FITS.index(answer.fit))
+
+
+def matches(version: str, asked: str) -> bool:
+    """Tell whether `2.9.1` is meant by `2.9`; nothing asked means any."""
+    return not asked or (version + ".").startswith(asked + ".")
+
+
+def _change(considered: Sequence[Considered], wish: Wish, facts: Facts) -> Iterator[str]:
+    """Yield what would make something fit, the least work first."""
+    helps: dict[str, list[str]] = {}
+    for item in considered:
+        cell = item.candidate.cell
+        if item.answer is None:
+            if (
+                item.candidate.state not in NEVER
+                and _answer(item.candidate.needs, wish, facts).runs
+            ):
+                helps.setdefault("another choice of what the matrix has", []).append(cell)
+        elif item.answer.runs:
+            helps.setdefault("an image (`python build.py matrix --only CELL`)", []).append(cell)
+        elif item.answer.rule is not HostRule.DEVICE_CODE:
+            for change in item.answer.change:
+                helps.setdefault(change, []).append(cell)
+    for change, cells in helps.items():
+        yield f"{change}: {', '.join(cells)}"
+    platform = "linux/arm64" if any(gpu.cpu == "arm64" for gpu in wish.gpus) else "linux/amd64"
+    have = {
+        (item.candidate.torch, item.candidate.needs.cuda)
+        for item in considered
+        if item.candidate.needs.platform == platform
+    }
+    yield from _additions(have, platform, wish, facts)
+
+
+def _additions(
+    have: Collection[tuple[str, str]], platform: str, wish: Wish, facts: Facts
+) -> Iterator[str]:
+    """Yield what upstream publishes and the matrix lacks: of that torch, else the newest other."""
+    fitting = [
+        build
+        for build in _upstream(platform, facts)
+        if build[:2] not in have and _answer(build[2], wish, facts).runs
+    ]
+    asked = [build for build in fitting if matches(build[0], wish.torch)]
+    for torch, cuda, _ in asked or fitting[:1]:
+        yield f"add to matrix.yaml, upstream publishes it: torch {torch} for {cuda} on {platform}"
+    if fitting:
+        return
+    for torch, cuda, needs in _upstream(platform, facts):
+        if all(best_code(needs.archs, gpu.arch, cuda=cuda_version(cuda)) for gpu in wish.gpus):
+            gpus = ", ".join(gpu.label for gpu in wish.gpus)
+            yield f"the newest torch with code for {gpus} is {torch} for {cuda}"
+            return
+
+
+def _upstream(platform: str, facts: Facts) -> list[tuple[str, str, ImageNeeds]]:
+    """Return what upstream publishes: the newest patch of each torch by CUDA, newest first."""
+    found = []
+    for version in sorted(facts.releases, key=Version, reverse=True):
+        if version != facts.newest_patch(minor_of(version)):
+            continue
+        for cuda, build in facts.releases[version].builds.items():
+            archs = build.archs_on(platform)
+            if platform in build.platforms and archs:
+                needs = ImageNeeds(cell=version, cuda=cuda, platform=platform, archs=archs)
+                found.append((version, cuda, needs))
+    return found
