@@ -7,11 +7,12 @@ occur twice, links, members that overlap or that the two directories of a zip di
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
 import zipfile
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from torchproof.errors import IntegrityError
 
@@ -19,6 +20,8 @@ STORED = zipfile.ZIP_STORED
 DEFLATED = zipfile.ZIP_DEFLATED
 _LOCAL = struct.Struct("<4s5H3I2H")
 _ENCRYPTED = 0x1
+_PART = r"(?!\.{1,2}(?:/|$))[^/\\\x00-\x1f\ud800-\udfff]+"
+_SAFE = re.compile(f"{_PART}(?:/{_PART})*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +75,7 @@ def open_wheel(path: Path) -> WheelFile:
 
 def safe_path(name: str) -> bool:
     """Tell whether a member name is a plain relative path without a way out."""
-    return (
-        bool(name)
-        and not name.startswith("/")
-        and "\\" not in name
-        and all(part not in ("", ".", "..") for part in name.split("/"))
-        and not any(ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in name)
-    )
+    return _SAFE.fullmatch(name) is not None
 
 
 def _check_names(path: Path, infos: list[zipfile.ZipInfo]) -> None:
@@ -102,7 +99,10 @@ def _check_names(path: Path, infos: list[zipfile.ZipInfo]) -> None:
         else:
             files.add(plain)
     for name in files:
-        folders.update(str(parent) for parent in PurePosixPath(name).parents)
+        parent = name.rpartition("/")[0]
+        while parent and parent not in folders:
+            folders.add(parent)
+            parent = parent.rpartition("/")[0]
     both = files & folders
     if both:
         raise _bad(path, f"{min(both)} is both a file and a folder")
