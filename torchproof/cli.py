@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 import signal
-import sys
+import traceback
+from collections.abc import Callable
 
-import click
 import typer
 from rich.console import Console
 
@@ -31,6 +33,9 @@ VERBS = (
 )
 """Each is a module of `torchproof.commands` whose function `run` is the verb."""
 
+DEBUG = "TORCHPROOF_DEBUG"
+"""Set it to see where a fault of torchproof itself happened."""
+
 
 def app() -> typer.Typer:
     """Return the command line with every verb registered."""
@@ -44,26 +49,47 @@ def app() -> typer.Typer:
     )
     for verb in VERBS:
         module = importlib.import_module(f"torchproof.commands.{verb}")
-        application.command(verb, **getattr(module, "SETTINGS", {}))(module.run)
+        application.command(verb, **getattr(module, "SETTINGS", {}))(_exiting(module.run))
     return application
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit code. The one place where errors are caught."""
-    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     # What stops a CI job is SIGTERM: it ends a run as Ctrl-C does, with everything cleaned up.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     try:
-        result = app()(args=argv, standalone_mode=False, prog_name="torchproof")
+        app()(args=argv, prog_name="torchproof")
     except TorchproofError as error:
         errors.print(f"torchproof: {error}")
         return int(error.exit_code)
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.ClickException as error:
-        error.show(sys.stderr)
-        return int(Exit.USAGE)
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except KeyboardInterrupt:
         errors.print("torchproof: interrupted; finished results are kept, run again to resume")
         return int(Exit.INTERRUPTED)
-    return int(result) if isinstance(result, int) else int(Exit.OK)
+    except BrokenPipeError:  # `… | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return int(Exit.OK)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(Exit.OK)
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        errors.print(
+            f"torchproof: a fault of torchproof itself: {type(error).__name__}: {error}\n"
+            f"  fix: run again with {DEBUG}=1 and report what it prints"
+        )
+        return int(Exit.ENVIRONMENT)
+    return int(Exit.OK)
+
+
+def _exiting(verb: Callable[..., int]) -> Callable[..., None]:
+    """Make the code that a verb returns the exit code of the process.
+
+    An interrupt goes through as one: typer would end with 1 and a word of its own.
+    """
+
+    @functools.wraps(verb)
+    def run(*args: object, **options: object) -> None:
+        raise SystemExit(verb(*args, **options))
+
+    return run

@@ -1,8 +1,77 @@
-"""`matrix`: not written yet."""
+"""`matrix`: the whole road, what `make matrix` runs."""
 
-from torchproof.errors import HostError
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchproof.commands.options import MatrixFile, Only
+from torchproof.engines.select import choose
+from torchproof.errors import Exit
+from torchproof.facts import load_facts
+from torchproof.index import WheelStore, cache_dir
+from torchproof.matrix import DEFAULT, load_matrix, match_ids
+from torchproof.pipeline import Pipeline, Setting
+from torchproof.probing.script import load_probes, select_probes
+from torchproof.progress import Progress
+from torchproof.report import summary
+from torchproof.report.models import ReportModel
+from torchproof.results import State
+from torchproof.survey import indexes_of, survey
 
 
-def run() -> None:
-    """Not written yet."""
-    raise HostError("matrix: not written yet")
+def run(
+    only: Only = None,
+    *,
+    engine: Annotated[str, typer.Option(help="auto, docker (or Podman), or venv.")] = "auto",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 4 if a cell is unproven or blocked.")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Probe again what an earlier run has proven.")
+    ] = False,
+    matrix: MatrixFile = DEFAULT,
+    reports: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("reports"),
+) -> int:
+    """Plan, lock, generate, build, audit and probe every cell, and report.
+
+    Exit code 1 if a cell failed; 3 if the machine or the network kept a cell from being tried
+    after its torch was found; 4 with --strict if a cell is unproven or blocked.
+    """
+    asked, facts = load_matrix(matrix), load_facts()
+    probes = select_probes(
+        load_probes(), required=asked.probes.required, optional=asked.probes.optional
+    )
+    indexes = indexes_of(asked, facts)
+    cells = survey(asked, facts, indexes)
+    names = match_ids([item.id for item in cells], only)
+    setting = Setting(
+        matrix=asked,
+        facts=facts,
+        indexes=indexes,
+        store=WheelStore(cache_dir(), indexes),
+        engine=choose(engine, indexes),
+        probes=probes,
+        reports=reports,
+        fresh=fresh,
+    )
+    with Progress() as progress:
+        pipeline = Pipeline(setting, [item for item in cells if item.id in names], progress)
+        report = pipeline.run()
+    typer.echo(summary(report))
+    typer.echo(f"report: {reports / 'index.html'}")
+    return int(exit_code(report, strict=strict, machine_at_fault=pipeline.machine_at_fault()))
+
+
+def exit_code(report: ReportModel, *, strict: bool, machine_at_fault: bool) -> Exit:
+    """Return the exit code of a run, by its worst cell."""
+    states = {cell.verdict for cell in report.cells}
+    if State.FAILED in states:
+        return Exit.CELL_FAILED
+    if machine_at_fault:
+        return Exit.ENVIRONMENT
+    if strict and states & {State.UNPROVEN, State.BLOCKED}:
+        return Exit.NOT_PROVEN
+    return Exit.OK

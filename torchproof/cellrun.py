@@ -1,0 +1,109 @@
+"""How far one cell came on the road, and the verdict that this gives. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchproof.errors import CellError, InputError, TorchproofError
+from torchproof.lock import Lock
+from torchproof.report import report_cell
+from torchproof.report.models import CellModel
+from torchproof.results import (
+    Built,
+    Finding,
+    Host,
+    NotTried,
+    ProbeResult,
+    State,
+    SubjectKind,
+    Verdict,
+)
+from torchproof.survey import Surveyed
+from torchproof.verdict import Policy, decide, from_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRun:
+    """One cell on its road; what is not reached yet is None.
+
+    `error` ended the road early. `log` is the path of the build's log below the reports folder.
+    """
+
+    item: Surveyed
+    lock: Lock | None = None
+    built: Built | None = None
+    findings: tuple[Finding, ...] | None = None
+    probes: tuple[ProbeResult, ...] | None = None
+    error: TorchproofError | None = None
+    log: str = ""
+
+    @property
+    def id(self) -> str:
+        """The cell's name."""
+        return self.item.id
+
+    @property
+    def open(self) -> bool:
+        """Whether the road goes on for this cell."""
+        return self.item.verdict is None and self.error is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judging:
+    """What all cells of a run are judged with. `at` is an RFC 3339 time, UTC."""
+
+    policy: Policy
+    host: Host
+    suite_hash: str
+    at: str
+
+
+def verdict_of(run: CellRun, judging: Judging) -> Verdict:
+    """Return the verdict of a cell, however far it came."""
+    if run.item.verdict is not None:
+        return run.item.verdict
+    if run.error is not None:
+        return _ended(run, run.error, judging)
+    if run.built is None or run.probes is None:
+        return NotTried(state=State.BLOCKED, reason="the run ended before it came to this cell")
+    return decide(
+        built=run.built,
+        findings=run.findings,
+        probes=run.probes,
+        policy=judging.policy,
+        suite_hash=judging.suite_hash,
+        host=judging.host,
+        at=judging.at,
+    )
+
+
+def described(run: CellRun, judging: Judging) -> CellModel:
+    """Describe a cell for the report."""
+    note = run.item.availability.note
+    return report_cell(
+        run.item.cell,
+        verdict_of(run, judging),
+        lock=run.lock,
+        built=run.built,
+        policy=judging.policy,
+        notes=[note] if note and not run.item.request.excluded else [],
+        build_log=run.log,
+    )
+
+
+def _ended(run: CellRun, error: TorchproofError, judging: Judging) -> Verdict:
+    if isinstance(error, InputError):  # an unreadable lock is the cell's own fault
+        error = CellError(error.message, where=error.where, fix=error.fix)
+    subject, digest = SubjectKind.LOCK, run.lock.digest if run.lock else ""
+    if run.built is not None:
+        subject, digest = run.built.subject, run.built.digest
+    return from_error(
+        error,
+        subject=subject,
+        digest=digest,
+        suite_hash=judging.suite_hash,
+        host=judging.host,
+        at=judging.at,
+        findings=run.findings,
+        probes=run.probes or (),
+    )
