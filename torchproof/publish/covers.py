@@ -29,11 +29,6 @@ class Requirement:
     driver: str = ""
     gpu: str = ""
 
-    @property
-    def asks(self) -> bool:
-        """Tell whether anything is asked at all."""
-        return self != Requirement()
-
 
 def parse_requirement(texts: Sequence[str], *, driver: str = "", gpu: str = "") -> Requirement:
     """Read `--require KIND=VALUE` options. Raise `InputError` for what is none."""

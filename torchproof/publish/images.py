@@ -30,6 +30,8 @@ from torchproof.registry import (
 )
 
 CHUNK = 1 << 20
+TESTED = "torchproof.tested"
+"""Annotation: digest of the manifest that was tested, where this one only adds annotations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +67,18 @@ class Image:
 
     def is_tested(self, digest: str) -> bool:
         """Tell whether a report's digest names this image."""
-        if self.manifest is not None and sha256_digest(self.manifest) == digest:
-            return True
-        return self.config_digest == digest
+        return digest in self.names
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All digests that mean this image: of its configuration, its manifest, and the one that
+        was tested before an annotation was added.
+        """
+        if self.manifest is None:
+            return frozenset({self.config_digest})
+        annotations = json.loads(self.manifest).get("annotations") or {}
+        own = sha256_digest(self.manifest)
+        return frozenset({self.config_digest, own, annotations.get(TESTED, own)})
 
 
 def labels_of(config: bytes) -> dict[str, str]:
@@ -87,7 +98,7 @@ def find_image(ref: str, digest: str, scratch: Path) -> Iterator[Image]:
     """
     layout = Path(ref)
     if (layout / "oci-layout").is_file():
-        yield _from_layout(layout, digest)
+        yield from_layout(layout, digest)
         return
     remote = _remote(ref)
     if remote is not None:
@@ -149,7 +160,8 @@ def _remote(ref: str) -> Reference | None:
     return Reference.parse(ref)
 
 
-def _from_layout(layout: Path, digest: str) -> Image:
+def from_layout(layout: Path, digest: str) -> Image:
+    """Read an image of an OCI layout by its manifest's digest. Raises `CellError` if it lacks."""
     blobs = layout / "blobs/sha256"
 
     def path(name: str) -> Path:
@@ -215,7 +227,7 @@ def _from_engine(digest: str, scratch: Path) -> Iterator[Image]:
             with saved.open("wb") as file:
                 for chunk in engine.images.get(digest).save(chunk_size=CHUNK):
                     file.write(chunk)
-            yield _from_saved(saved, digest)
+            yield from_saved(saved, digest)
     except docker.errors.ImageNotFound as error:
         raise CellError(
             f"the engine has no image {digest}; publish never builds",
@@ -227,7 +239,7 @@ def _from_engine(digest: str, scratch: Path) -> Iterator[Image]:
         engine.close()
 
 
-def _from_saved(saved: Path, digest: str) -> Image:
+def from_saved(saved: Path, digest: str) -> Image:
     """Read the archive of `docker save`; old and new engines both write its manifest.json."""
     where = f"engine image {digest}"
     with tarfile.open(saved, "r:") as archive:

@@ -17,7 +17,7 @@ from torchproof.lockfile import lock_path, read_lock
 from torchproof.publish import evidence
 from torchproof.publish.content import Packed, push_content
 from torchproof.publish.evidence import BUNDLE_TYPE, Piece
-from torchproof.publish.images import Image, find_image, from_registry
+from torchproof.publish.images import TESTED, Image, find_image, from_registry
 from torchproof.publish.inside import Inside, check_inside
 from torchproof.publish.keyless import sign_keyless
 from torchproof.publish.policy import Decision, decide
@@ -168,7 +168,7 @@ def _prepare(report: ReportModel, decision: Decision, target: Target) -> Prepare
                 image,
                 tag,
                 packed=Packed(path=target.scratch / "packed.json"),
-                annotations=_annotations(decision),
+                annotations=_annotations(decision) | _tested(decision, tested),
             )
     name = parse_immutable(tag)
     if name is None:
@@ -211,7 +211,7 @@ def _attach(report: ReportModel, pushed: _Pushed, target: Target) -> None:
         document = make_sbom(image, pushed.inside or check_inside(image, cell), pushed.lock)
         sbom = _put_sbom(target, subject, document, cell.id)
     statement = make_statement(
-        Subject(name=target.name, manifest=digest, config=image.config_digest),
+        Subject(name=target.name, manifest=digest, config=image.config_digest, names=image.names),
         cell,
         report,
         tags=(name.tag, *moving_tags(name)),
@@ -265,6 +265,10 @@ def _annotations(decision: Decision) -> dict[str, str]:
         evidence.VERDICT: str(State.UNPROVEN),
         evidence.UNPROVEN: ",".join(decision.accepted),
     }
+
+
+def _tested(decision: Decision, tested: str) -> dict[str, str]:
+    return {TESTED: tested} if decision.accepted else {}
 
 
 def _lock(cell: CellModel, images: Path) -> Lock | None:

@@ -34,19 +34,21 @@ def make_sbom(image: Image, inside: Inside, lock: Lock | None) -> bytes:
         if name not in present
     ]
     components += [_package(*package) for package in inside.packages]
+    root = Component(
+        name=image.labels.get("torchproof.cell", "image"),
+        version=image.config_digest,
+        type=ComponentType.CONTAINER,
+        bom_ref="image",
+    )
     bom = Bom(
         components=components,
         serial_number=uuid.uuid5(_NAMESPACE, image.config_digest),
         metadata=BomMetaData(
-            component=Component(
-                name=image.labels.get("torchproof.cell", "image"),
-                version=image.config_digest,
-                type=ComponentType.CONTAINER,
-                bom_ref="image",
-            ),
+            component=root,
             timestamp=_created(image.config),
         ),
     )
+    bom.register_dependency(root, components)
     document = json.loads(JsonV1Dot6(bom).output_as_string())
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 

@@ -110,11 +110,15 @@ class StatementModel(_Model):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """An image in a registry: `name` is `registry/repository`, digests are `sha256:…`."""
+    """An image in a registry: `name` is `registry/repository`, digests are `sha256:…`.
+
+    `names` are all digests that mean this image.
+    """
 
     name: str
     manifest: str
     config: str
+    names: frozenset[str]
 
 
 def make_statement(
@@ -131,7 +135,7 @@ def make_statement(
     Raises `EvidenceError` when what was tested is not the image that the statement names.
     """
     evidence = cell.evidence
-    if evidence is None or evidence.digest not in (subject.manifest, subject.config):
+    if evidence is None or evidence.digest not in subject.names:
         tested = evidence.digest if evidence else "nothing"
         raise EvidenceError(
             f"what was tested is {tested}, and the image is {subject.manifest} "

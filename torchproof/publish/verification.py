@@ -125,7 +125,7 @@ def verify(
                 case _:
                     others.append(found)
     for proof in proofs:
-        faults += _check_against_image(proof, image, digest, sboms, reference)
+        faults += _check_against_image(proof, image, sboms, reference)
     missing = uncovered(requirement, [one.statement.predicate for one in proofs]) if proofs else ()
     if not proofs and not faults:
         faults.append(Fault(part=Part.EVIDENCE, message=_nothing(others, reference)))
@@ -287,7 +287,7 @@ def _open_envelope(one: Found, trust: Trust) -> tuple[bytes, str]:
 
 
 def _check_against_image(
-    proof: Proof, image: Image, digest: str, sboms: set[str], reference: Reference
+    proof: Proof, image: Image, sboms: set[str], reference: Reference
 ) -> list[Fault]:
     said = proof.statement.predicate
     faults = []
@@ -295,7 +295,7 @@ def _check_against_image(
     def fault(part: Part, message: str) -> None:
         faults.append(Fault(part=part, message=message, artifact=proof.artifact))
 
-    if said.config != image.config_digest or said.tested not in (digest, image.config_digest):
+    if said.config != image.config_digest or said.tested not in image.names:
         fault(
             Part.SUBJECT,
             f"what was tested is {said.tested} (configuration {said.config}), and this image's "
