@@ -1,8 +1,45 @@
-"""`explain`: not written yet."""
+"""`explain`: why a cell has its verdict, with sources and the fix."""
 
-from torchproof.errors import HostError
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from torchproof.commands.options import MatrixFile
+from torchproof.explaining import explain_cell, explain_row
+from torchproof.facts import load_facts
+from torchproof.matrix import DEFAULT, load_matrix, match_ids
+from torchproof.planning import plan_rows
+from torchproof.report import read_report
+from torchproof.report.files import REPORT
+from torchproof.survey import indexes_of, survey
 
 
-def run() -> None:
-    """Not written yet."""
-    raise HostError("explain: not written yet")
+def run(
+    cell: Annotated[str, typer.Argument(help="A cell: its id, the beginning of one, or a glob.")],
+    matrix: MatrixFile = DEFAULT,
+    reports: Annotated[Path, typer.Option(help="Where the last run's report is.")] = Path(
+        "reports"
+    ),
+) -> int:
+    """Say why a cell has its verdict: reason, source, evidence, and what to do.
+
+    The last report answers; a cell that is not in it is explained from the plan.
+    """
+    out = Console(highlight=False, soft_wrap=True, markup=False)
+    reported = (
+        {item.id: item for item in read_report(reports).cells}
+        if (reports / REPORT).exists()
+        else {}
+    )
+    asked, facts = load_matrix(matrix), load_facts()
+    cells = survey(asked, facts, indexes_of(asked, facts))
+    names = match_ids([*dict.fromkeys([*(item.id for item in cells), *reported])], cell)
+    rows = {row.id: row for row in plan_rows((i for i in cells if i.id in names), facts)}
+    for name in names:
+        lines = explain_cell(reported[name]) if name in reported else explain_row(rows[name])
+        out.print("\n".join(lines))
+    return 0

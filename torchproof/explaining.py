@@ -1,0 +1,92 @@
+"""Why a cell has its verdict, in plain lines: reason, source, remedy, evidence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchproof.planning import Row
+from torchproof.report.models import CellModel, FindingModel, ProbeModel
+from torchproof.results import Level, Outcome, State
+
+MEANING = {
+    State.VERIFIED: "every required audit rule and probe passed, on this digest",
+    State.FAILED: "the image is at fault",
+    State.UNPROVEN: "nothing failed, but something required was not proven",
+    State.BLOCKED: "it could not be tried here",
+    State.UNAVAILABLE: "upstream publishes no such wheel",
+    State.EXCLUDED: "matrix.yaml leaves it out",
+    State.PLANNED: "it can be tried; no run has reported on it yet",
+}
+
+
+def explain_row(row: Row) -> list[str]:
+    """Explain a cell that no run has reported on."""
+    return [
+        f"{row.id}: {row.state}: {MEANING[row.state]}",
+        *_lines("why", row.reason),
+        *_lines("source", row.source),
+        *_lines("nearest", ", ".join(row.nearest)),
+        *_lines("fix", row.fix or _next_step(row.state)),
+    ]
+
+
+def explain_cell(cell: CellModel) -> list[str]:
+    """Explain a cell of a report."""
+    lines = [
+        f"{cell.id}: {cell.verdict}: {MEANING[cell.verdict]}",
+        *_lines("why", cell.reason),
+        *_lines("source", cell.source),
+        *_lines("nearest", ", ".join(cell.nearest)),
+        *_lines("fix", cell.fix or _next_step(cell.verdict)),
+    ]
+    for note in cell.notes:
+        lines += _lines("note", note)
+    for item in cell.overrides:
+        lines += _lines("override", f"{item.name} {item.chosen} instead of {item.pinned}")
+    if cell.evidence is not None:
+        seen = cell.evidence
+        gpus = ", ".join(gpu.model for gpu in seen.host.gpus) or "no GPU"
+        driver = f"driver {seen.host.driver}" if seen.host.driver else "no driver"
+        lines += _lines("evidence", f"{seen.subject} {seen.digest}")
+        lines += _lines("", f"{seen.at} on {seen.host.engine}, {gpus}, {driver}")
+        lines += _lines("", f"probe suite {seen.suite_hash}")
+    for finding in cell.audit:
+        if finding.outcome in (Level.ERROR, Level.WARNING):
+            lines += _finding(finding)
+    for probe in cell.probes:
+        if probe.outcome is not Outcome.PASS:
+            lines += _probe(probe)
+    return lines
+
+
+def _next_step(state: State) -> str:
+    match state:
+        case State.UNPROVEN:
+            return (
+                "run `make matrix` where what is missing exists (say, two GPUs), then merge: "
+                "`python build.py report --from DIR`"
+            )
+        case State.PLANNED:
+            return "run `make matrix`"
+        case _:
+            return ""
+
+
+def _finding(finding: FindingModel) -> Iterator[str]:
+    where = f" ({finding.where})" if finding.where else ""
+    yield from _lines("audit", f"{finding.outcome} {finding.rule}: {finding.message}{where}")
+    yield from _lines("", f"fix: {finding.fix}" if finding.fix else "")
+
+
+def _probe(probe: ProbeModel) -> Iterator[str]:
+    need = "required" if probe.required else "optional"
+    said = f": {probe.message}" if probe.message else ""
+    yield from _lines("probe", f"{probe.name} ({need}) {probe.outcome}, {probe.code}{said}")
+    yield from _lines("", f"fix: {probe.fix}" if probe.fix else "")
+    yield from _lines("", f"log: {probe.log}" if probe.log else "")
+
+
+def _lines(title: str, text: str) -> Iterator[str]:
+    for line in filter(None, map(str.rstrip, text.splitlines())):
+        yield f"  {title:9} {line}"
+        title = ""
