@@ -44,7 +44,7 @@ SECRET: Final = re.compile(
 )
 """Never kept: a cache of facts must not hold an image's secrets."""
 LIBRARY: Final = re.compile(r"\.so(\.[\w.]+)?$")
-SONAME: Final = re.compile(rb"(lib[\w-]+\.so\.\d+)\0")
+SONAME: Final = re.compile(rb"(lib[\w-]+\.so)(\.\d+)?\0")
 LINKER_SCRIPT: Final = re.compile(rb"^\s*(/\*|INPUT|GROUP|OUTPUT_FORMAT)")
 PROGRAM_DIRECTORIES: Final = ("bin", "sbin")
 
@@ -101,7 +101,9 @@ def _code(name: str, data: bytes | mmap) -> Detail:
     except (ValueError, struct.error) as error:
         return Detail(broken=f"is a corrupt ELF file: {error}")
     if name.startswith("libcudnn"):
-        facts = replace(facts, mentions=frozenset(_mentions(data, b"libcudnn")) - {facts.soname})
+        suffix = facts.soname.partition(".so")[2]
+        names = frozenset(_mentions(data, b"libcudnn", suffix))
+        facts = replace(facts, mentions=names - {facts.soname})
     return Detail(elf=facts, archs=fatbin.architectures(data, _device_code(data)))
 
 
@@ -117,10 +119,15 @@ def _device_code(data: bytes | mmap) -> list[tuple[int, int]] | None:
     return None
 
 
-def _mentions(data: bytes | mmap, prefix: bytes) -> Iterator[str]:
-    at = data.find(prefix)
-    while at >= 0:
-        found = SONAME.match(data[at : at + 128])
-        if found:
-            yield found.group(1).decode()
-        at = data.find(prefix, at + len(prefix))
+def _mentions(data: bytes | mmap, prefix: bytes, suffix: str) -> Iterator[str]:
+    """Yield the library names in the constants of a library; code and device code have none.
+
+    cuDNN 9 keeps `libcudnn_graph.so` and adds its own major version, the `suffix`, on opening.
+    """
+    for start, length in elf.sections(data, ".rodata") or [(0, len(data))]:
+        at = data.find(prefix, start, start + length)
+        while at >= 0:
+            found = SONAME.match(data[at : at + 128])
+            if found:
+                yield found[1].decode() + (found[2].decode() if found[2] else suffix)
+            at = data.find(prefix, at + len(prefix), start + length)
