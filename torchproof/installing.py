@@ -151,7 +151,8 @@ def _named_wheel(lock: Lock, text: str) -> str | None:
 def _errors(text: str) -> str:
     """Return the part of an output that tells of the failure."""
     marks = [place.start() for place in re.finditer(r"error:|×|ERROR|Hash mismatch", text)]
-    return text[marks[0] :] if marks else text
+    told = text[marks[0] :] if marks else text
+    return told.partition("\n------")[0]
 
 
 def _hashes(text: str) -> str:
@@ -162,6 +163,8 @@ def _hashes(text: str) -> str:
 
 
 def _last(text: str) -> str:
-    lines: Iterable[str] = (re.sub(r"^#\d+ [\d.]+ ", "", line) for line in text.splitlines())
-    told = [line.strip(" ╰─▶│├×") for line in lines if line.strip(" ╰─▶│├×")]
-    return " · ".join(told[-3:])
+    """Return the end of what an error tells, without BuildKit's step numbers and uv's arrows."""
+    lines: Iterable[str] = (
+        re.sub(r"^#\d+ [\d.]+ ", "", line).strip(" ╰─▶│├×") for line in _errors(text).splitlines()
+    )
+    return " · ".join([line for line in lines if line][-3:])

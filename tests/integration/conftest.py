@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.integration.fixtures_engine import bench, docker_engine, podman_engine
 from tests.integration.needs import enforce
+
+__all__ = ["bench", "docker_engine", "podman_engine"]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -36,6 +36,7 @@ from torchproof.installing import (
     ca_bundle,
     index_urls,
     install_failure,
+    installer_index,
     pip_config,
     uv_config,
 )
@@ -317,7 +318,7 @@ def _network(urls: IndexUrls) -> str | None:
 def _write_secrets(folder: Path, urls: IndexUrls) -> dict[str, Path]:
     """Write what a build may read and no layer may hold."""
     folder.mkdir(mode=0o700)
-    secrets = {"uv.toml": uv_config(urls), "pip.conf": pip_config(urls)}
+    secrets = {"uv.toml": uv_config(urls), "pip.conf": pip_config(installer_index(urls))}
     for name, text in secrets.items():
         (folder / name).write_text(text, encoding="utf-8")
     paths = {name: folder / name for name in secrets}
