@@ -33,6 +33,8 @@ VERBS = (
 )
 """Each is a module of `torchproof.commands` whose function `run` is the verb."""
 
+_INTERRUPTED = "torchproof: interrupted; finished results are kept, run again to resume"
+
 DEBUG = "TORCHPROOF_DEBUG"
 """Set it to see where a fault of torchproof itself happened."""
 
@@ -64,12 +66,14 @@ def main(argv: list[str] | None = None) -> int:
         errors.print(f"torchproof: {error}")
         return int(error.exit_code)
     except KeyboardInterrupt:
-        errors.print("torchproof: interrupted; finished results are kept, run again to resume")
+        errors.print(_INTERRUPTED)
         return int(Exit.INTERRUPTED)
     except BrokenPipeError:  # `… | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return int(Exit.OK)
     except SystemExit as stop:
+        if stop.code == Exit.INTERRUPTED:  # typer's word for an interrupt is silence
+            errors.print(_INTERRUPTED)
         return stop.code if isinstance(stop.code, int) else int(Exit.OK)
     except Exception as error:
         if os.environ.get(DEBUG):
@@ -85,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
 def _exiting(verb: Callable[..., int]) -> Callable[..., None]:
     """Make the code that a verb returns the exit code of the process.
 
-    An interrupt goes through as one: typer would end with 1 and a word of its own.
+    typer alone would drop it.
     """
 
     @functools.wraps(verb)
