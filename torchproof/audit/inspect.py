@@ -43,7 +43,7 @@ SECRET: Final = re.compile(
     r"^/etc/(g?shadow|sudoers|ssh|ssl/private)|/\.(netrc|pypirc|aws|ssh|kube|docker)\b"
 )
 """Never kept: a cache of facts must not hold an image's secrets."""
-LIBRARY: Final = re.compile(r"\.so(\.[\w.]+)?$")
+LIBRARY: Final = re.compile(r"\.so(\.\d+)*$")
 SONAME: Final = re.compile(rb"(lib[\w-]+\.so)(\.\d+)?\0")
 LINKER_SCRIPT: Final = re.compile(rb"^\s*(/\*|INPUT|GROUP|OUTPUT_FORMAT)")
 PROGRAM_DIRECTORIES: Final = ("bin", "sbin")

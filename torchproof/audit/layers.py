@@ -29,6 +29,7 @@ from torchproof.audit.inspect import inspect, wanted
 from torchproof.errors import HostError
 from torchproof.results import Finding, Level
 
+UNPACKING: Final[type[Exception]] = isal_zlib.error  # type: ignore[assignment]
 WHITEOUT: Final = ".wh."
 OPAQUE: Final = ".wh..wh..opq"
 CHUNK: Final = 1 << 20
@@ -69,7 +70,7 @@ def scan_tar(chunks: Iterable[bytes], name: str) -> LayerScan:
         with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as archive:
             for member in archive:
                 _take(scan, archive, member, name)
-    except (tarfile.TarError, EOFError, isal_zlib.error, ValueError) as error:
+    except (tarfile.TarError, EOFError, UNPACKING, ValueError) as error:
         scan.problems.append(problem("files.layer", f"layer cannot be read: {error}", name, again))
     except struct.error:
         scan.problems.append(problem("files.layer", "layer ends too early", name, again))

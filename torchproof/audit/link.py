@@ -203,7 +203,7 @@ def split_cudnn(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
             told.add(name)
             who = owner.get(path, folder)
             found = loader.find(name, Loaded(path=path, elf=elf))
-            if found:
+            if found and posixpath.dirname(found.path) != folder:
                 yield rule.error(
                     f"{posixpath.basename(path)} of {who} opens {name}, which it does not contain; "
                     f"{found.path} of another cuDNN fills in: convolutions fail with "
