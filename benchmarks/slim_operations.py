@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -202,12 +203,8 @@ def run_operations() -> dict[str, Any]:
             }
     with Path("/proc/self/maps").open() as maps:
         paths = {line.split()[-1] for line in maps if ".so" in line}
-    ours = ("/torch/", "/nvidia/", "/triton/")
-    mapped = sorted(
-        path
-        for path in paths
-        if (any(part in path for part in ours) and "/site-packages/" in path) or "/slim/" in path
-    )
+    ours = re.compile(r".*/(?:site-packages|slim)/(?:torch|nvidia|triton)/.*")
+    mapped = sorted(path for path in paths if ours.fullmatch(path))
     return {"results": results, "mapped": mapped, "bf16_tflops": speed()}
 
 

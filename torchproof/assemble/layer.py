@@ -16,6 +16,7 @@ from isal import isal_zlib
 
 from torchproof.assemble import gzipped, tarball
 from torchproof.assemble.install import Installation, Installed, record, record_hash
+from torchproof.assemble.prune import LEVEL
 from torchproof.assemble.reading import CHUNK, Check, Inflater, Sequential
 from torchproof.assemble.wheelfile import DEFLATED, Member
 
@@ -177,7 +178,7 @@ class LayerStream:
     ) -> Generator[bytes, None, str]:
         check = Check(member, reader.where)
         inflater = Inflater(member, reader.where)
-        deflater = isal_zlib.compressobj(level=3, wbits=-15)
+        deflater = isal_zlib.compressobj(level=LEVEL, wbits=-15)
         hasher, crc = hashlib.sha256(), 0
 
         def contents() -> Iterator[bytes]:
