@@ -59,7 +59,7 @@ def look(matrix: Matrix, facts: Facts, indexes: Indexes) -> Live:
                 found |= answer.result()
             except TorchproofError as error:
                 problems[PYPI] = error.message
-    if PYPI not in problems:
+    if found or PYPI not in problems:
         offers[PYPI] = frozenset(found)
     return Live(offers=offers, problems=problems)
 

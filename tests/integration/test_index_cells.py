@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,6 +152,17 @@ def test_extras_get_their_own_layer(bench: Bench) -> None:
     bench.write(torch="2.9", cuda="cu128", options={"extras": ["numpy"]})
     lock = bench.locked("2.9.1-cu128-py311")
     assert [wheel.name for wheel in lock.wheels if wheel.layer == "extras"] == ["numpy"]
+
+
+def test_the_python_of_the_resolving_machine_does_not_matter(bench: Bench) -> None:
+    python = "3.12" if sys.version_info[:2] == (3, 11) else "3.11"
+    bench.index.shelves = published_wheels(FACTS, python=python)
+    base = {"image": f"registry.example/base@sha256:{'0' * 64}"}
+    bench.write(torch="2.9", cuda="cu126", python=python, base=base)
+    tag = "cp" + python.replace(".", "")
+    lock = bench.locked(f"2.9.1-cu126-{tag.replace('cp', 'py')}")
+    tags = {wheel.name: wheel.filename.split("-")[2] for wheel in lock.wheels}
+    assert tags["torch"] == tags["triton"] == tag
 
 
 def test_a_hash_that_the_index_does_not_tell_is_computed_from_the_file(bench: Bench) -> None:
