@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from torchproof.audit import baseimages, dockerfile, dockerorder, index
+from torchproof.audit import baseimages, dockerfile, dockerorder, index, recipe, recipe_start
 from torchproof.audit.facts import ImageFacts, Subject, TextFile
 from torchproof.audit.rules import Rule, evaluate
 from torchproof.results import Finding, Level
@@ -14,6 +14,8 @@ RULES: tuple[Rule, ...] = (
     *dockerfile.RULES,
     *dockerorder.RULES,
     *index.RULES,
+    *recipe.RULES,
+    *recipe_start.RULES,
 )
 
 

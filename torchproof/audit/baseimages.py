@@ -15,6 +15,7 @@ from torchproof.audit.references import Reference, base_images, parse_reference
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.stages import stages
 from torchproof.audit.texts import shell_uses
+from torchproof.audit.words import option_values
 from torchproof.results import Finding
 
 
@@ -141,10 +142,8 @@ def _platforms_built(facts: ImageFacts) -> list[str]:
             words = use.command.words
             if not words or not {"build", "bake"} & set(words[1:4]):
                 continue
-            for word, following in zip(words, (*words[1:], ""), strict=True):
-                if word == "--platform" or word.startswith("--platform="):
-                    value = word.partition("=")[2] or following
-                    found |= {item: None for item in value.split(",") if "$" not in item and item}
+            for value in option_values(words, "--platform"):
+                found |= {item: None for item in value.split(",") if "$" not in item and item}
     return list(found)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from packaging.version import Version
 
 from torchproof.audit.facts import ImageFacts
-from torchproof.audit.installs import Install, installs, with_files
+from torchproof.audit.installs import installs, with_files
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.torchindex import (
     backend,
@@ -21,7 +21,7 @@ from torchproof.audit.torchindex import (
     torch_installs,
     torch_of,
 )
-from torchproof.audit.words import expand
+from torchproof.audit.words import expand, option_values
 from torchproof.facts import Facts, cuda_version, load_facts
 from torchproof.results import Finding
 
@@ -133,7 +133,8 @@ def uv_extra(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
 def mixed(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     """Find an unpinned torch that may come from either of two indexes."""
     for install, family in torch_installs(facts):
-        best_match = "unsafe-best-match" in " ".join(_values(install, "--index-strategy"))
+        words = install.use.command.words if install.use else ()
+        best_match = "unsafe-best-match" in option_values(words, "--index-strategy")
         if install.tool == "uv" and not best_match:
             continue
         sides = {is_pytorch(url) for url in install.indexes}
@@ -146,15 +147,6 @@ def mixed(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
                 "the higher version wins, and that is another CUDA",
                 where=install.where,
             )
-
-
-def _values(install: Install, name: str) -> Iterator[str]:
-    words = install.use.command.words if install.use else ()
-    for word, following in zip(words, (*words[1:], ""), strict=True):
-        if word == name:
-            yield following
-        elif word.startswith(name + "="):
-            yield word.partition("=")[2]
 
 
 def arm64_cpu(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:

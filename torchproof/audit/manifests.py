@@ -108,6 +108,11 @@ def strings(value: Any) -> list[str]:
     return [str(value)] if isinstance(value, str | int | float) else []
 
 
+def mappings(value: Any) -> list[Mapped]:
+    """Return the mappings of a list; nothing for anything else."""
+    return [item for item in value if isinstance(item, Mapped)] if isinstance(value, list) else []
+
+
 def environment(value: Any) -> dict[str, str]:
     """Read an environment in any spelling: a mapping, `NAME=value`, or name and value items.
 

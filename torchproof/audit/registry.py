@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from typing import Final
 
-from torchproof.audit import link
+from torchproof.audit import (
+    baseimages,
+    dockerfile,
+    dockerorder,
+    index,
+    link,
+    recipe,
+    recipe_start,
+)
 from torchproof.audit.rules import Rule
 
-RULES: Final[tuple[Rule, ...]] = (*link.RULES,)
+RULES: Final[tuple[Rule, ...]] = (
+    *link.RULES,
+    *baseimages.RULES,
+    *index.RULES,
+    *dockerfile.RULES,
+    *dockerorder.RULES,
+    *recipe.RULES,
+    *recipe_start.RULES,
+)
 
 
 def markdown() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 _VARIABLE = re.compile(
     r"\$(?:(?P<bare>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)(?:(?P<op>:?[-+?])(?P<word>[^{}]*))?\})"
@@ -59,3 +59,11 @@ def split_words(text: str) -> list[str]:
     if current is not None:
         words.append("".join(current))
     return words
+
+
+def option_values(words: Sequence[str], *names: str) -> Iterator[str]:
+    """Yield the values of options, `--name=value` or `--name value`; "" where none follows."""
+    for word, following in zip(words, (*words[1:], ""), strict=False):
+        name, given, value = word.partition("=")
+        if name in names:
+            yield value if given else following

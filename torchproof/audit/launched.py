@@ -1,0 +1,31 @@
+"""Every launch among the texts of an image: docker lines, compose, Kubernetes, Slurm. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchproof.audit.facts import ImageFacts
+from torchproof.audit.launch_docker import compose_launches, docker_launch
+from torchproof.audit.launch_kubernetes import kubernetes_launches
+from torchproof.audit.launch_slurm import slurm_launches
+from torchproof.audit.launches import Launch
+from torchproof.audit.texts import TextKind, kind_of, shell_uses, yaml_of
+
+
+def launches(facts: ImageFacts) -> tuple[Launch, ...]:
+    """Return every launch of every text; ask for it by `facts.derived(launches)`."""
+    return tuple(_launches(facts))
+
+
+def _launches(facts: ImageFacts) -> Iterator[Launch]:
+    for text in facts.texts:
+        if kind_of(text) is TextKind.DOCKERFILE:
+            continue
+        for document in yaml_of(text)[0]:
+            yield from compose_launches(text.path, document)
+            yield from kubernetes_launches(text.path, document)
+        for use in shell_uses(text):
+            if launch := docker_launch(use):
+                yield launch
+        if kind_of(text) is TextKind.SHELL:
+            yield from slurm_launches(text)
