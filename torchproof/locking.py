@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from torchproof.cell import Cell
 from torchproof.download import sha256_of
 from torchproof.errors import TorchproofError
+from torchproof.facts import Facts
 from torchproof.index import WHEELHOUSE
 from torchproof.lock import LayerName, Lock
 from torchproof.lockfile import IMAGES, lock_path, read_lock, write_lock
@@ -26,12 +27,13 @@ class Locked:
     """What became of one cell's lock.
 
     `lock` is None if there is none, and `error` says why. `why` tells what made a new one needed;
-    it is empty for a lock that was kept.
+    it is empty for a lock that was kept. `note` tells where the index differs from the data.
     """
 
     cell: str
     lock: Lock | None
     why: str = ""
+    note: str = ""
     error: TorchproofError | None = None
 
 
@@ -140,7 +142,26 @@ def _lock_one(
         write_lock(lock, path)
     except TorchproofError as error:
         return Locked(cell=item.id, lock=None, why=why, error=error)
-    return Locked(cell=item.id, lock=lock, why=why)
+    return Locked(cell=item.id, lock=lock, why=why, note=differs(lock, resolver.facts))
+
+
+def differs(lock: Lock, facts: Facts) -> str:
+    """Return where the pins of a lock differ from the data; the index is right."""
+    release = facts.releases.get(lock.torch)
+    build = release.builds.get(lock.cuda) if release else None
+    if build is None:
+        return ""
+    replaced = {item.chosen: item.pinned for item in lock.overrides}
+    pairs = (
+        ("cuDNN", build.cudnn, replaced.get(lock.cudnn, lock.cudnn)),
+        ("NCCL", build.nccl, replaced.get(lock.nccl, lock.nccl)),
+        ("triton", build.triton, lock.triton),
+    )
+    return "; ".join(
+        f"the index pins {title} {found or 'none'}, the data says {known}"
+        for title, known, found in pairs
+        if known is not None and known != found
+    )
 
 
 def _read(images: Path, parent: str, item: Surveyed) -> Lock | None:

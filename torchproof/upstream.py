@@ -18,6 +18,8 @@ from torchproof.results import NotTried, State
 Offer = tuple[str, str, str, str]
 """torch (public version), CUDA, Python, platform: `("2.9.1", "cu128", "3.11", "linux/amd64")`."""
 
+_EXPECTED = "the release matrix has it, no listing was seen"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
@@ -111,9 +113,9 @@ def _torch(cell: Cell, facts: Facts, live: Live, *, wheelhouse: bool) -> Availab
     for alias in dict.fromkeys((home, PYPI, own)):
         if offer in live.offers.get(alias, ()):
             note = "" if known else f"the index `{alias}` has it, though the data has not"
-            return Availability(index=alias, note=note or _outside(cell, facts))
+            return Availability(index=alias, note=note)
     verdict = _not_offered(cell, facts, live, (home, own))
-    note = _outside(cell, facts) if verdict is None else ""
+    note = _remark(cell, facts) if verdict is None else ""
     return Availability(index=home, verdict=verdict, note=note)
 
 
@@ -123,7 +125,9 @@ def _not_offered(cell: Cell, facts: Facts, live: Live, aliases: tuple[str, str])
     silent = [alias for alias in dict.fromkeys(aliases) if alias in live.problems]
     known = facts.published(cell.torch, cell.cuda, cell.python, cell.platform)
     if silent and (known or not _absence(cell, facts)):
-        said = "upstream publishes it, but" if known else "no source says whether it exists, and"
+        build = _build(cell, facts)
+        seen = "upstream publishes it" if build and build.confirmed else _EXPECTED
+        said = f"{seen}, but" if known else "no source says whether it exists, and"
         return NotTried(
             state=State.BLOCKED,
             reason=f"{said} {'; '.join(live.problems[alias] for alias in silent)}",
@@ -146,10 +150,10 @@ def _not_offered(cell: Cell, facts: Facts, live: Live, aliases: tuple[str, str])
     )
 
 
-def _outside(cell: Cell, facts: Facts) -> str:
+def _remark(cell: Cell, facts: Facts) -> str:
     build = _build(cell, facts)
     if build is None or build.official:
-        return ""
+        return "" if build is None or build.confirmed else _EXPECTED
     return f"published outside the release matrix: {facts.cite(build.sources)}"
 
 

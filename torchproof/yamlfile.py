@@ -58,6 +58,8 @@ def parse_yaml(text: str, path: Path) -> Document:
         raise InputError(f"not YAML: {said}", where=f"{path}:{line}") from error
     except yaml.YAMLError as error:
         raise InputError(f"not YAML: {error}", where=str(path)) from error
+    except RecursionError:
+        raise InputError("nested too deep to be read", where=str(path)) from None
     lines: dict[Location, int] = {}
     data = _Builder(path, lines).build(node, (), frozenset()) if node else None
     return Document(path=path, data=data, lines=lines)

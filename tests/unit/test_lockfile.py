@@ -12,7 +12,7 @@ from torchproof.errors import InputError
 from torchproof.facts import load_facts
 from torchproof.lock import LayerName, Lock, LockedWheel
 from torchproof.lockfile import lock_path, read_lock, render_lock, write_lock
-from torchproof.locking import departs
+from torchproof.locking import departs, differs
 from torchproof.matrix import expand, load_matrix
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +120,11 @@ def test_a_lock_departs_from_a_cell_that_changed(change: dict[str, object]) -> N
 def test_a_lock_departs_when_torch_comes_from_elsewhere() -> None:
     lock = _lock()
     assert "pytorch/cu126" in departs(lock, _asked()[lock.cell], "pytorch/cu126")
+
+
+def test_pins_that_differ_from_the_data_are_told() -> None:
+    assert differs(_lock(), FACTS) == ""
+    assert "the data says" in differs(replace(_lock(), cudnn="9.9.9.9"), FACTS)
 
 
 _NAMES = st.text("abcdefghij0123456789-", min_size=1, max_size=12)

@@ -121,6 +121,12 @@ def test_a_live_index_overrules_the_data_both_ways() -> None:
     assert "though the data says" in verdict.reason
 
 
+def test_what_was_only_derived_is_not_called_published() -> None:
+    live = Live(problems={"pytorch/cu126": "it is down"})
+    verdict = _verdict(judge(_cell("2.12.1", "cu126"), FACTS, live))
+    assert "release matrix has it" in verdict.reason
+
+
 def test_a_wheelhouse_goes_before_everything() -> None:
     live = Live(problems={"pypi": "down", "pytorch/cu121": "down"})
     found = judge(_cell("2.9.1", "cu121"), FACTS, live, wheelhouse=True)

@@ -63,6 +63,18 @@ def test_aliases_that_grow_without_end_are_refused(tmp_path: Path) -> None:
         _read(tmp_path, "\n".join(lines))
 
 
+def test_content_nested_without_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="too deep"):
+        _read(tmp_path, "a: " + "[" * 5000 + "]" * 5000)
+
+
+def test_a_byte_order_mark_and_windows_lines_are_read(tmp_path: Path) -> None:
+    assert _read(tmp_path, "\ufefftorch: 2.9\r\ncuda: cu128\r\n") == {
+        "torch": "2.9",
+        "cuda": "cu128",
+    }
+
+
 def test_a_tag_makes_no_object(tmp_path: Path) -> None:
     assert _read(tmp_path, "a: !!python/object/apply:os.system [echo]\n") == {"a": ["echo"]}
 

@@ -55,8 +55,9 @@ def _line(locked: Locked) -> str:
     replaced = "".join(
         f"; {item.name} {item.chosen} instead of {item.pinned}" for item in lock.overrides
     )
+    note = f"; {locked.note}" if locked.note else ""
     what = f"locked anew ({locked.why})" if locked.why else "lock kept"
-    return f"{locked.cell}: {what}: {size}, cuDNN {lock.cudnn}, NCCL {lock.nccl}{replaced}"
+    return f"{locked.cell}: {what}: {size}, cuDNN {lock.cudnn}, NCCL {lock.nccl}{replaced}{note}"
 
 
 def _exit_code(wanted: Iterable[Surveyed], results: Iterable[Locked]) -> Exit:
