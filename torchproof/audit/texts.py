@@ -25,6 +25,12 @@ SIZE_LIMIT = 1024 * 1024
 FILE_LIMIT = 2000
 SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
 _SHELL_SUFFIXES = frozenset({".sh", ".bash", ".sbatch", ".slurm", ".job", ".batch", ".pbs", ".sub"})
+_NOT_DOCKERFILES = frozenset(
+    {
+        *(".j2", ".tmpl", ".tpl", ".dockerignore", ".md", ".rst", ".txt", ".html", ".lock"),
+        *(".yaml", ".yml", ".json", ".toml", ".py", ".go", ".rs", ".js", ".ts", ".sh", ".rb"),
+    }
+)
 _SHEBANG = re.compile(r"#!\s*\S*?(?:/|\s)(?:ba|da|z|k|a)?sh\b")
 
 
@@ -65,8 +71,7 @@ def kind_of(text: TextFile) -> TextKind:
     lower = name.lower()
     suffix = PurePosixPath(lower).suffix
     if re.fullmatch(r"(dockerfile|containerfile)([._-].*)?|.*\.(dockerfile|containerfile)", lower):
-        templated = suffix in (".j2", ".dockerignore", ".tmpl", ".yaml", ".yml", ".md")
-        return TextKind.OTHER if templated else TextKind.DOCKERFILE
+        return TextKind.OTHER if suffix in _NOT_DOCKERFILES else TextKind.DOCKERFILE
     requirements = re.match(r"(.*[-_.])?(requirements|constraints?)\b", lower)
     kinds = {
         TextKind.YAML: suffix in (".yaml", ".yml") or (suffix == ".json" and '"kind"' in text.text),
