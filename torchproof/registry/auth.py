@@ -101,22 +101,8 @@ class Authenticator:
             raise RegistryError(
                 f"{self._registry} asks for a token without a usable realm: {realm!r}"
             )
-        service = parameters.get("service", "")
-        known = self._credentials
         try:
-            if known and known.identity_token:
-                form = {
-                    "grant_type": "refresh_token",
-                    "service": service,
-                    "client_id": "torchproof",
-                    "scope": " ".join(scopes),
-                    "refresh_token": known.identity_token,
-                }
-                response = self._http.post(realm, data=form)
-            else:
-                query = {"service": [service] if service else [], "scope": scopes}
-                auth = httpx.BasicAuth(known.username, known.password) if known else None
-                response = self._http.get(realm, params=query, auth=auth)
+            response = self._ask(realm, parameters.get("service", ""), scopes)
             response.raise_for_status()
             answer = response.json()
             token = answer.get("token") or answer.get("access_token")
@@ -128,3 +114,21 @@ class Authenticator:
         if not isinstance(token, str) or not token:
             raise RegistryError(f"{realm} answered without a token for {self._registry}")
         return token
+
+    def _ask(self, realm: str, service: str, scopes: list[str]) -> httpx.Response:
+        known = self._credentials
+        if known and known.identity_token:
+            form = {
+                "grant_type": "refresh_token",
+                "service": service,
+                "client_id": "torchproof",
+                "scope": " ".join(scopes),
+                "refresh_token": known.identity_token,
+            }
+            return self._http.post(realm, data=form)
+        query = {"service": [service] if service else [], "scope": scopes}
+        auth = httpx.BasicAuth(known.username, known.password) if known else None
+        try:
+            return self._http.get(realm, params=query, auth=auth)
+        except httpx.TransportError:  # a kept connection that the server has closed meanwhile
+            return self._http.get(realm, params=query, auth=auth)
