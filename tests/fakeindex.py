@@ -13,6 +13,7 @@ import hashlib
 import html
 import io
 import json
+import struct
 import threading
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -120,11 +121,18 @@ def make_torch(release: Release, build: Build, *, local: str = "", python: str =
             "torch/version.py": f"{stub}cuda = {cuda_version(build.cuda)!r}\n",
             "torch/distributed/__init__.py": "",
             "torch/distributed/run.py": "def main():\n    print('torchrun')\n",
-            "torch/lib/libtorch_cuda.so": b"stub " * 200,
+            "torch/lib/libtorch_cuda.so": library(f"torch {version}"),
         },
         scripts={"torchrun": "torch.distributed.run:main"},
         tag=f"{interpreter}-{interpreter}-manylinux_2_28_x86_64",
     )
+
+
+def library(text: str) -> bytes:
+    """Make the header of an x86_64 shared library; `text` follows, to tell one from another."""
+    ident = b"\x7fELF\x02\x01\x01" + bytes(9)
+    header = struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 0, 0, 64, 56, 0, 64, 0, 0)
+    return ident + header + text.encode() * 50
 
 
 def _suffix(cuda: str) -> str:
@@ -141,7 +149,7 @@ def _cuda_wheels(build: Build) -> list[tuple[str, str, dict[str, str | bytes]]]:
         f"nvidia-nccl{_suffix(build.cuda)}": (build.nccl, "nvidia/nccl/lib/libnccl.so.2"),
     }
     return [
-        (name, version, {path: f"{name} {version}\n" * 50})
+        (name, version, {path: library(f"{name} {version}")})
         for name, (version, path) in libraries.items()
         if version and build.platforms
     ]
@@ -196,7 +204,7 @@ def _library(name: str, version: str, path: str) -> Wheel:
     return make_wheel(
         name,
         version,
-        files={path: f"{name} {version}\n" * 50},
+        files={path: library(f"{name} {version}")},
         tag="py3-none-manylinux_2_18_x86_64",
     )
 
