@@ -101,8 +101,9 @@ def handler(registry: FakeRegistry) -> type[BaseHTTPRequestHandler]:
                     into += piece[: max(0, limit - len(into))]
                     return False
                 into += piece
-                with registry.lock:
-                    registry.received += len(piece)
+                if self.command == "PATCH":
+                    with registry.lock:
+                        registry.received += len(piece)
 
         def authorized(self, url: str) -> bool:
             given = self.headers.get("Authorization", "")

@@ -33,6 +33,7 @@ def build_cell(
     cache: Path,
     log: Path,
     folder: Path | None = None,
+    name: str | None = None,
     beside: Sequence[str] = (),
     workers: int | None = None,
     note: Note | None = None,
@@ -40,7 +41,8 @@ def build_cell(
     """Build one cell's image into a folder or a registry; return what it is there.
 
     `log` takes the output of making a `bootstrap:` base. `folder` holds the cell's lock and gets
-    its `layers.yaml`. `beside` are repositories of the same registry whose blobs may be mounted.
+    its `layers.yaml`. `name` is the image's name in a layout, as `docker load` shows it. `beside`
+    are repositories of the same registry whose blobs may be mounted.
     Raises InputError, CellError (IntegrityError for bytes that are not as locked), HostError
     (RegistryError); the image's name is only set when all of it is there.
     """
@@ -48,7 +50,9 @@ def build_cell(
     with ExitStack() as stack:
         base = stack.enter_context(open_base(lock, assembler, cache=cache, log=log))
         destination = stack.enter_context(
-            open_destination(target, lock.cell, beside=(*beside, *_base_beside(lock, target)))
+            open_destination(
+                target, lock.cell, name=name, beside=(*beside, *_base_beside(lock, target))
+            )
         )
         return assembler.build(plan, lock, base, destination, folder=folder)
 
@@ -60,7 +64,7 @@ def image_name(cell: str) -> str:
 
 @contextmanager
 def open_destination(
-    target: str, cell: str, *, beside: Sequence[str] = ()
+    target: str, cell: str, *, name: str | None = None, beside: Sequence[str] = ()
 ) -> Iterator[Destination]:
     """Open a folder or `REGISTRY/REPOSITORY[:TAG]` (the tag is the cell's name unless given).
 
@@ -69,7 +73,7 @@ def open_destination(
     host, slash, _ = target.partition("/")
     remote = bool(slash and host.strip(".")) and ("." in host or ":" in host or host == "localhost")
     if not remote:
-        yield LayoutDestination(Path(target), image_name(cell))
+        yield LayoutDestination(Path(target), name or image_name(cell))
         return
     parsed = Reference.parse(target)
     reference = Reference(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from torchproof.assemble import tarball
 from torchproof.assemble.destination import OpenSource
 from torchproof.assemble.layerfacts import write_whole
 from torchproof.errors import HostError, IntegrityError
@@ -149,6 +150,17 @@ class LayoutDestination:
 
     def _path(self, digest: str) -> Path:
         return self._blobs / digest.removeprefix("sha256:")
+
+
+def as_tar(folder: Path) -> Iterator[bytes]:
+    """Yield a layout as a tar, for `docker load`; one image's blobs if it holds one image."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.name.startswith((_DRAFT, ".")):
+            size = path.stat().st_size
+            yield tarball.file_header(str(path.relative_to(folder)), size, 0o644)
+            yield from file_chunks(path)
+            yield tarball.padding(size)
+    yield tarball.END
 
 
 def file_chunks(path: Path) -> Iterator[bytes]:
