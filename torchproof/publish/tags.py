@@ -119,7 +119,8 @@ def is_ours(tag: str) -> bool:
 
 def is_moving(tag: str) -> bool:
     """Tell whether a tag is one of those that move."""
-    return _MOVING.fullmatch(tag) is not None and _IMMUTABLE.fullmatch(tag) is None
+    fixed = _IMMUTABLE.fullmatch(tag) or _CONTENT.fullmatch(tag)
+    return _MOVING.fullmatch(tag) is not None and not fixed
 
 
 def moving_tags(name: Immutable) -> tuple[str, ...]:
