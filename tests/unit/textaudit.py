@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from torchproof.audit import baseimages, dockerfile, dockerorder, index, recipe, recipe_start
+from torchproof.audit import (
+    baseimages,
+    dockerfile,
+    dockerorder,
+    index,
+    pipelines,
+    recipe,
+    recipe_start,
+)
 from torchproof.audit.facts import ImageFacts, Subject, TextFile
 from torchproof.audit.rules import Rule, evaluate
 from torchproof.results import Finding, Level
@@ -16,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     *index.RULES,
     *recipe.RULES,
     *recipe_start.RULES,
+    *pipelines.RULES,
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchproof.audit.launches import UNKNOWN_SIZE, Launch, Starter, inside, size
-from torchproof.audit.manifests import Mapped, environment, mappings, strings
+from torchproof.audit.manifests import Mapped, environment, mappings, strings, walk
 
 SHM = "/dev/shm"
 GPU_KEYS = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/pgpu")
@@ -19,22 +19,9 @@ def kubernetes_launches(path: str, document: Mapped) -> Iterator[Launch]:
     metadata = document.get("metadata")
     name = metadata.get("name", "") if isinstance(metadata, Mapped) else ""
     owner = f"{document['kind']} {name}".strip()
-    for pod in _pods(document, 0):
-        for container in mappings(pod["containers"]):
+    for pod in walk(document):
+        for container in mappings(pod.get("containers")):
             yield _container(path, owner, pod, container)
-
-
-def _pods(value: Any, depth: int) -> Iterator[Mapped]:
-    if depth > 100:
-        return
-    if isinstance(value, Mapped):
-        if isinstance(value.get("containers"), list):
-            yield value
-        for item in value.values():
-            yield from _pods(item, depth + 1)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _pods(item, depth + 1)
 
 
 def _container(path: str, owner: str, pod: Mapped, container: Mapped) -> Launch:

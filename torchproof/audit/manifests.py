@@ -113,6 +113,36 @@ def mappings(value: Any) -> list[Mapped]:
     return [item for item in value if isinstance(item, Mapped)] if isinstance(value, list) else []
 
 
+def walk(value: Any) -> Iterator[Mapped]:
+    """Yield every mapping of a document once, however often an alias repeats it."""
+    seen: set[int] = set()
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if not isinstance(item, Mapped | Listed) or id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, Mapped):
+            yield item
+        todo += reversed(list(item.values()) if isinstance(item, Mapped) else item)
+
+
+def scalars(value: Any, limit: int = 20000) -> list[str]:
+    """Return keys and scalars of a piece of a document as text, `limit` of them at most."""
+    found: list[str] = []
+    todo = [value]
+    while todo and len(found) < limit:
+        item = todo.pop()
+        if isinstance(item, Mapped):
+            found += item
+            todo += reversed(list(item.values()))
+        elif isinstance(item, Listed):
+            todo += reversed(item)
+        elif item is not None:
+            found.append(str(item))
+    return found
+
+
 def environment(value: Any) -> dict[str, str]:
     """Read an environment in any spelling: a mapping, `NAME=value`, or name and value items.
 
