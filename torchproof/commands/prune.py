@@ -35,7 +35,7 @@ def run(
     with Registry(where.registry) as registry:
         found = decide(*survey(registry, where.repository), policy)
         going = {one.version.digest for one in found if one.goes}
-        deleted = delete(registry, where.repository, going) if yes and going else ()
+        deleted = delete(registry, where.repository, going, policy) if yes and going else ()
     if as_json:
         rows = [
             {

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 from torchproof.errors import RegistryError
 from torchproof.publish.evidence import CREATED, VERDICT, is_proof_tag, listed, subject_of_tag
-from torchproof.publish.tags import is_moving, parse_content, parse_immutable
+from torchproof.publish.tags import (
+    is_moving,
+    moving_tags_of_cell,
+    parse_content,
+    parse_immutable,
+)
 from torchproof.registry import DOCKER_MANIFEST_LIST, OCI_INDEX, Registry
 from torchproof.results import State
 
@@ -48,10 +53,11 @@ def decide(
 ) -> tuple[Verdict, ...]:
     """Decide on each version. `tags` maps all other tags of the repository to digests.
 
-    A version goes if its cell is no longer in the matrix, or newer ones exceed `keep`; never if
-    a tag that stays names its digest, and never a verified one with `keep_verified` while its cell
-    is in the matrix.
+    Moving tags that no cell of the matrix can carry any more do not count. A version goes if its
+    cell is no longer in the matrix, or newer ones exceed `keep`; never if a tag that stays names
+    its digest, and never a verified one with `keep_verified` while its cell is in the matrix.
     """
+    kept = _kept(tags, policy)
     by_cell: dict[str, list[Version]] = {}
     for one in versions:
         by_cell.setdefault(one.cell, []).append(one)
@@ -59,7 +65,7 @@ def decide(
     for cell in sorted(by_cell):
         newest = sorted(by_cell[cell], key=lambda one: (one.at, one.digest), reverse=True)
         for place, one in enumerate(newest):
-            found.append(_decide(one, place, tags, policy))
+            found.append(_decide(one, place, kept, policy))
     return tuple(found)
 
 
@@ -77,11 +83,16 @@ def _decide(one: Version, place: int, tags: Mapping[str, str], policy: Policy) -
     return Verdict(version=one, goes=True, reason="its cell is not in the matrix")
 
 
+def _kept(tags: Mapping[str, str], policy: Policy) -> dict[str, str]:
+    carried = {tag for cell in policy.cells for tag in moving_tags_of_cell(cell)}
+    return {tag: digest for tag, digest in tags.items() if not is_moving(tag) or tag in carried}
+
+
 def survey(registry: Registry, repository: str) -> tuple[tuple[Version, ...], dict[str, str]]:
     """Read a repository: its versions, and the tags that are nobody's own with their digests.
 
     A moving tag of a cell, and any tag that this tool did not make, is such a tag; an index counts
-    for each image that it names. Raises `RegistryError` if a tag cannot be read: then nothing may go.
+    for each image that it names. Raises `RegistryError` if a tag cannot be read: nothing may go.
     """
     own: dict[str, list[str]] = {}
     cells: dict[str, str] = {}
@@ -118,14 +129,16 @@ def survey(registry: Registry, repository: str) -> tuple[tuple[Version, ...], di
     return tuple(versions), others
 
 
-def delete(registry: Registry, repository: str, gone: Collection[str]) -> tuple[str, ...]:
+def delete(
+    registry: Registry, repository: str, gone: Collection[str], policy: Policy
+) -> tuple[str, ...]:
     """Delete images and all that was attached to them; return the digests deleted.
 
     Looks at the tags once more just before: an image that another tag names by now stays. The
     registry's own garbage collector then frees the blobs that no image needs.
     """
     versions, others = survey(registry, repository)
-    needed = set(others.values())
+    needed = set(_kept(others, policy).values())
     still = {one.digest for one in versions if one.digest in gone} - needed
     attached: dict[str, set[str]] = {digest: set() for digest in still}
     for tag in registry.tags(repository):

@@ -1,4 +1,4 @@
-"""Skip by content: what a registry already has need not be built, what is proven need not be probed.
+"""Skip by content: what a registry has need not be built, what is proven need not be probed.
 
 A look-up that fails for any reason answers "no": then everything is run.
 """

@@ -132,6 +132,12 @@ def moving_tags(name: Immutable) -> tuple[str, ...]:
     return (name.cell, f"{name.torch}-{name.cuda}", f"{minor}-{name.cuda}", LATEST)
 
 
+def moving_tags_of_cell(cell: str) -> tuple[str, ...]:
+    """List the moving tags that any image of a cell may carry."""
+    name = parse_immutable(f"{cell}-{'0' * _LOCK_DIGITS}")
+    return moving_tags(name) if name else ()
+
+
 def candidates(names: Iterable[Immutable], moving: str) -> tuple[tuple[Immutable, ...], ...]:
     """Arrange the images that a moving tag could name, best first; those of one group are equal.
 
