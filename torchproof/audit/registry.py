@@ -5,24 +5,44 @@ from __future__ import annotations
 from typing import Final
 
 from torchproof.audit import (
+    architectures,
     baseimages,
+    compile,
     dockerfile,
     dockerorder,
+    driver,
+    duplicates,
+    entry,
     index,
     link,
+    pins,
+    pipelines,
     recipe,
     recipe_start,
+    shadowing,
+    size,
+    user,
 )
 from torchproof.audit.rules import Rule
 
 RULES: Final[tuple[Rule, ...]] = (
     *link.RULES,
+    *duplicates.RULES,
+    *pins.RULES,
+    *architectures.RULES,
+    *driver.RULES,
+    *size.RULES,
+    *entry.RULES,
+    *user.RULES,
+    *shadowing.RULES,
+    *compile.RULES,
     *baseimages.RULES,
     *index.RULES,
     *dockerfile.RULES,
     *dockerorder.RULES,
     *recipe.RULES,
     *recipe_start.RULES,
+    *pipelines.RULES,
 )
 
 
