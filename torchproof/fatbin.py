@@ -103,12 +103,17 @@ def architectures(
     names: set[str] = set()
     released = 0
     for found in containers(data, within):
-        names |= {entry.name for entry in found.entries}
+        names |= {entry.name for entry in found.entries if not is_zeroed(data, entry)}
         done = found.offset // PAGE * PAGE
         if isinstance(data, mmap) and done - released > RELEASED:
             data.madvise(MADV_DONTNEED, released, done - released)
             released = done
     return sort_architectures(names - {""})
+
+
+def is_zeroed(data: Buffer, entry: Entry) -> bool:
+    """Tell whether an entry's code was overwritten by zeros; real code starts with a magic."""
+    return not any(data[entry.offset : entry.offset + min(entry.size, 16)])
 
 
 def sort_architectures(names: set[str]) -> tuple[str, ...]:
