@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from torchproof.audit.dockerfile_parse import Stage
 from torchproof.audit.facts import ImageFacts
-from torchproof.audit.installs import installs
+from torchproof.audit.installs import installs, with_files
 from torchproof.audit.references import Reference, base_images, parse_reference
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.stages import stages
@@ -204,7 +204,7 @@ def ngc_prerelease(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
             continue
         release = re.match(r"\d\d\.\d\d", reference.tag)
         theirs = base_images()["ngc_torch"].get(release.group() if release else "")
-        for wanted in install.torch_family():
+        for wanted in with_files(install, facts).torch_family():
             if wanted.name != "torch" or not wanted.specifier:
                 continue
             if not theirs or not wanted.specifier.contains(Version(theirs), prereleases=True):
