@@ -267,11 +267,8 @@ def test_index_hash_differs_from_pypi(tmp_path: Path) -> None:
     assert locked.filename in caught.value.message
     assert locked.sha256 in caught.value.message
     assert "lock --upgrade" in caught.value.fix
-    twice = [
-        locked,
-        LockedWheel(**{**_fields(locked), "sha256": "b" * 64, "index": "pytorch/cu126"}),
-    ]
-    facts = facts_of({}, lock=lock(*twice))
+    other = replace(locked, sha256="b" * 64, index="pytorch/cu126")
+    facts = facts_of({}, lock=lock(locked, other))
     (found,) = from_image(indexes.RULES, "index.two-hashes", facts)
     assert found.where == locked.filename
     assert "pytorch/cu126" in found.message
