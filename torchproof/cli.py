@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit code. The one place where errors are caught."""
     # What stops a CI job is SIGTERM: it ends a run as Ctrl-C does, with everything cleaned up.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
     try:
         app()(args=argv, prog_name="torchproof")
     except TorchproofError as error:
