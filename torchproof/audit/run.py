@@ -2,14 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from torchproof.audit.imagefs import open_directory
+from torchproof.audit.facts import ImageFacts, ReportedSize, TargetHost
+from torchproof.audit.imagefs import open_anything, open_directory, open_layout
 from torchproof.audit.registry import RULES
 from torchproof.audit.rules import evaluate
-from torchproof.results import Finding
+from torchproof.audit.wheels import open_wheels
+from torchproof.hosts import DeclaredHost
+from torchproof.lock import Lock
+from torchproof.results import Built, Finding
 
 
 def audit_tree(root: Path) -> list[Finding]:
     """Audit an unpacked root or a virtual environment. Raises InputError if it is no directory."""
     return evaluate(RULES, open_directory(root))
+
+
+def audit_image(name: str, hosts: Iterable[DeclaredHost] = ()) -> list[Finding]:
+    """Audit an image of an engine or a registry, a layout, an archive or a directory, by name.
+
+    Raises InputError if there is none, CellError if it is no image, HostError (and its kinds) if
+    neither engine nor registry answers.
+    """
+    return evaluate(RULES, replace(open_anything(name), hosts=targets(hosts)))
+
+
+def audit_wheels(
+    lock: Lock, paths: Mapping[str, Path], hosts: Iterable[DeclaredHost] = ()
+) -> list[Finding]:
+    """Audit the wheels of a lock before anything is built; `paths` maps file names to wheels."""
+    return evaluate(RULES, replace(open_wheels(lock, paths), hosts=targets(hosts)))
+
+
+def audit_built(
+    built: Built,
+    lock: Lock,
+    *,
+    hosts: Iterable[DeclaredHost] = (),
+    before: ReportedSize | None = None,
+) -> list[Finding]:
+    """Audit what a builder made of a lock: an image, an OCI layout or an environment.
+
+    `before` is the size that the last report has of the same cell, for the rule on growth.
+    """
+    return evaluate(RULES, facts_of_built(built, lock, hosts=hosts, before=before))
+
+
+def facts_of_built(
+    built: Built,
+    lock: Lock,
+    *,
+    hosts: Iterable[DeclaredHost] = (),
+    before: ReportedSize | None = None,
+) -> ImageFacts:
+    """Take the facts of what a builder made, with its lock beside them."""
+    layout = Path(built.ref)
+    if (layout / "oci-layout").is_file():
+        facts = open_layout(layout, built.digest)
+    else:
+        facts = open_anything(built.ref)
+    return replace(facts, lock=lock, hosts=targets(hosts), before=before)
+
+
+def targets(hosts: Iterable[DeclaredHost]) -> tuple[TargetHost, ...]:
+    """Turn the hosts of a matrix into what rules look at."""
+    return tuple(
+        TargetHost(name=host.name, driver=host.driver or "", gpu=host.gpu or "") for host in hosts
+    )
