@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: venv matrix plan lock generate build report publish test lint schema clean
+.PHONY: venv matrix plan lock generate build report publish test lint schema ci-local clean
 
 venv: $(VENV)/.ready
 
@@ -16,6 +16,10 @@ $(VENV)/.ready: pyproject.toml
 
 matrix plan lock generate build report publish schema: venv
 	$(BIN)/python build.py $@ $(ARGS)
+
+# The steps of the CI pipelines on this machine, shard by shard; ARGS='--compare reports-of-one-run'.
+ci-local: venv
+	$(BIN)/python ci/local.py $(ARGS)
 
 test: venv
 	$(BIN)/python -m pytest $(ARGS)
