@@ -41,21 +41,18 @@ def split_words(text: str) -> list[str]:
     quote = ""
     characters = iter(text.replace("\\\n", " "))
     for char in characters:
-        if char == "\\" and quote != "'":
-            current = [*(current or []), next(characters, "")]
-        elif quote:
-            if char == quote:
-                quote = ""
-            else:
-                (current := current or []).append(char)
-        elif char in "'\"":
-            quote, current = char, current or []
-        elif char.isspace():
+        if char.isspace() and not quote:
             if current is not None:
                 words.append("".join(current))
             current = None
+            continue
+        current = [] if current is None else current
+        if char == "\\" and quote != "'":
+            current.append(next(characters, ""))
+        elif char in "'\"" and quote in ("", char):
+            quote = "" if quote else char
         else:
-            current = [*(current or []), char]
+            current.append(char)
     if current is not None:
         words.append("".join(current))
     return words
