@@ -323,3 +323,13 @@ def test_large_wheels_are_blobs_of_their_own_while_there_is_room(place: Place) -
     assert len(recipes(make_plan(lock), lock, room=3)) == 3
     with pytest.raises(CellError, match="too many layers"):
         recipes(make_plan(lock), lock, room=2)
+
+
+def test_a_seed_that_the_lock_replaces_is_left_out(place: Place) -> None:
+    wheels = tuple(
+        replace(one, name="pip") if one.name == "sympy" else one for one in place.lock.wheels
+    )
+    lock = replace(place.lock, wheels=wheels)
+    assemble(lock, place.base, place.cache, place.layout())
+    files = tree(read_layout(place.folder / "oci")[2])
+    assert not [name for name in files if "/pip-1.0.dist-info" in name]

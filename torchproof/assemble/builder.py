@@ -46,6 +46,8 @@ from torchproof.results import Built, ImageLayer, SubjectKind
 
 FACTS_FILE = "layers.yaml"
 """Beside the lock."""
+SEEDS = frozenset({"pip", "setuptools"})
+"""What `venv` installs besides the environment itself."""
 _LARGE_ENOUGH = 4096
 """Bytes of the smallest file that can hold device code."""
 
@@ -153,7 +155,10 @@ class Assembler:
             return found[0]
 
         config = image_config(lock)
-        python_key = recipe_key({"base": base.id, "python": lock.python, "prefix": PREFIX})
+        replaced = sorted({wheel.name for wheel in lock.wheels} & SEEDS)
+        python_key = recipe_key(
+            {"base": base.id, "python": lock.python, "prefix": PREFIX, "replaced": replaced}
+        )
         user = {"passwd": config.passwd, "directories": canonical_json(list(config.directories))}
         scratch = self._cache / "bases" / "wheels"
         python = Work(
@@ -162,7 +167,10 @@ class Assembler:
             key=python_key,
             size=3_000_000,
             make=lambda _: python_layer(
-                files(), lock.python, scratch / base.id.removeprefix("sha256:")
+                files(),
+                lock.python,
+                scratch / base.id.removeprefix("sha256:"),
+                replaced=replaced,
             ),
             kept=True,
         )

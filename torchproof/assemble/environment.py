@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
@@ -94,8 +94,13 @@ def read_base_files(base: BaseImage, python: str) -> BaseFiles:
     return files
 
 
-def python_layer(files: BaseFiles, python: str, scratch: Path) -> LayerStream:
-    """Return the layer of the virtual environment. `scratch` takes the base's pip wheel."""
+def python_layer(
+    files: BaseFiles, python: str, scratch: Path, *, replaced: Collection[str] = ()
+) -> LayerStream:
+    """Return the layer of the virtual environment. `scratch` takes the base's pip wheel.
+
+    `replaced` are distributions that a later layer brings: an installer would remove the older.
+    """
     site = f"{PREFIX}/lib/python{python}"
     executable = f"python{python}"
     folders = (
@@ -120,7 +125,9 @@ def python_layer(files: BaseFiles, python: str, scratch: Path) -> LayerStream:
     made[f"{PREFIX}/pyvenv.cfg"] = _pyvenv(files)
     for path, data in sorted(made.items()):
         entries.append(Entry(header=tarball.file_header(path, len(data), 0o644), data=data))
-    return LayerStream(entries=entries, wheels=_seeds(files, python, scratch), known=folders)
+    return LayerStream(
+        entries=entries, wheels=_seeds(files, python, scratch, replaced), known=folders
+    )
 
 
 def config_layer(files: BaseFiles, config: ImageConfig) -> LayerStream:
@@ -154,12 +161,15 @@ def _parent(files: BaseFiles, path: str) -> Entry:
     return Entry(header=tarball.directory_header(path, mode, uid, gid))
 
 
-def _seeds(files: BaseFiles, python: str, scratch: Path) -> Sequence[tuple[Installation, str]]:
+def _seeds(
+    files: BaseFiles, python: str, scratch: Path, replaced: Collection[str]
+) -> Sequence[tuple[Installation, str]]:
     """Lay out pip (and setuptools, where `venv` of this Python brings it)."""
     seeds = []
     minor = int(python.split(".")[1])
     for name, data in sorted(files.wheels.items()):
-        if name.startswith("setuptools-") and minor >= 12:
+        distribution = name.partition("-")[0]
+        if distribution in replaced or (distribution == "setuptools" and minor >= 12):
             continue
         path = scratch / name
         write_whole(path, data)
