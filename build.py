@@ -2,7 +2,9 @@
 
 import sys
 
-from torchproof.cli import main
-
 if __name__ == "__main__":
+    try:
+        from torchproof.cli import main
+    except KeyboardInterrupt:  # Ctrl-C while the libraries load
+        sys.exit(130)
     sys.exit(main())

@@ -112,6 +112,8 @@ class Probes(Strict):
     """A cell is `verified` only if all of these passed."""
     optional: tuple[Text, ...] = ()
     """Run and shown; never decide a verdict."""
+    rest: bool = True
+    """Whether the other probes of the set run too, as optional ones."""
     thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Numbers a probe is judged by: probe → name → value."""
     bandwidth_tolerance: float = Field(default=0.1, ge=0, lt=1)

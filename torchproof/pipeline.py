@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from torchproof.audit.run import audit_tree
+from torchproof.audit.imagefs import open_anything
+from torchproof.audit.registry import RULES
+from torchproof.audit.rules import evaluate
 from torchproof.building import BuildResult, build_cells
 from torchproof.cellrun import CellRun, Judging, described, verdict_of
 from torchproof.engines import Engine
@@ -156,7 +158,7 @@ class Pipeline:
         assert run.built is not None
         self._progress.say(run.id, "audit")
         try:
-            findings = tuple(audit_tree(Path(run.built.ref)))
+            findings = tuple(evaluate(RULES, open_anything(run.built.ref)))
             run = self._update(replace(run, findings=findings))
             faults = audit_errors(findings, self._judging.policy)
             if faults:

@@ -41,8 +41,9 @@ def run(
     after its torch was found; 4 with --strict if a cell is unproven or blocked.
     """
     asked, facts = load_matrix(matrix), load_facts()
+    wishes = asked.probes
     probes = select_probes(
-        load_probes(), required=asked.probes.required, optional=asked.probes.optional
+        load_probes(), required=wishes.required, optional=wishes.optional, rest=wishes.rest
     )
     indexes = indexes_of(asked, facts)
     cells = survey(asked, facts, indexes)

@@ -134,12 +134,14 @@ def select_probes(
     *,
     required: Iterable[str] | None = None,
     optional: Iterable[str] = (),
+    rest: bool = True,
     only: str | None = None,
 ) -> tuple[tuple[Probe, bool], ...]:
     """Choose what to run, each with whether the verdict requires it.
 
-    `required` and `optional` come from matrix.yaml (None: each header decides); `only` is a list
-    of names separated by commas. Raises InputError with a "did you mean" for an unknown name.
+    `required`, `optional` and `rest` (whether probes that neither names run too) come from
+    matrix.yaml (`required` None: each header decides); `only` is a list of names separated by
+    commas. Raises InputError with a "did you mean" for an unknown name.
     """
     known = [probe.name for probe in probes]
     wanted = [name.strip() for name in only.split(",")] if only else None
@@ -155,7 +157,7 @@ def select_probes(
         needed = probe.required and probe.default if must is None else probe.name in must
         if needed and probe.name not in optional:
             chosen.append((probe, True))
-        elif probe.default or probe.name in optional or wanted is not None:
+        elif (rest and probe.default) or probe.name in optional or wanted is not None:
             chosen.append((probe, False))
     return tuple(chosen)
 

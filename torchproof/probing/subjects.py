@@ -107,7 +107,11 @@ def _chosen(
         return select_probes(probes, only=choice.names)
     wishes = matrix.probes
     return select_probes(
-        probes, required=wishes.required, optional=wishes.optional, only=choice.names
+        probes,
+        required=wishes.required,
+        optional=wishes.optional,
+        rest=wishes.rest,
+        only=choice.names,
     )
 
 
