@@ -213,6 +213,60 @@ def test_an_argument_that_works_has_no_finding(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "step",
+    [
+        "RUN pip install torch==$V\n",
+        'RUN pip install "torch==${V}"\n',
+        "ENV TORCH=$V\n",
+        "COPY wheels/${V} /w\n",
+        "ARG W=1\nRUN echo $W && echo ${V:-}\n",
+    ],
+)
+def test_an_argument_above_from_is_empty_in_a_stage(step: str) -> None:
+    (found,) = findings(f"ARG V=2.9.1\n{PYTHON}{step}", "dockerfile.lost-arg")
+    assert found.level is Level.ERROR
+    assert "ARG NAME" in found.fix
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"ARG V=2.9.1\n{PYTHON}ARG V\nRUN pip install torch==$V\n",
+        "ARG V=2.9.1\nFROM python:$V\nRUN echo $HOME\n",
+        f"ARG V=1\n{PYTHON}RUN V=2 && echo $V\n",
+        f"ARG V=1\n{PYTHON}RUN for V in a b; do echo $V; done\n",
+        f"ARG V=1\n{PYTHON}ENV V=2\nRUN echo $V\n",
+        f"ARG V=1\nFROM python{DIGEST} AS a\nARG V\nFROM a\nRUN echo $V\n",
+        f"ARG CUDA_VERSION=12\n{CUDA}RUN echo $CUDA_VERSION\n",
+    ],
+)
+def test_an_argument_that_a_stage_sees_has_no_finding(text: str) -> None:
+    assert findings(text, "dockerfile.lost-arg") == []
+
+
+DEFINITION = """\
+Bootstrap: docker
+From: nvidia/cuda:11.2.2-devel-ubuntu20.04
+
+%environment
+    export A=1
+%post
+    apt-get update
+    pip3 install torch
+%runscript
+    pip install numpy
+"""
+
+
+def test_an_apptainer_definition_is_audited_like_a_dockerfile() -> None:
+    found = {item.rule: item for item in grave({"torch.def": DEFINITION})}
+    assert found["base.apt-key"].where == "torch.def:7"
+    assert found["dockerfile.unpinned"].where == "torch.def:8"
+    assert found["base.deleted-tag"].where == "torch.def:2"
+    assert found["dockerfile.unpinned"].message == "not pinned: torch"
+
+
+@pytest.mark.parametrize(
     ("text", "level"),
     [
         ("ENTRYPOINT python train.py\n", Level.WARNING),

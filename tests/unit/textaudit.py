@@ -8,6 +8,7 @@ from torchproof.audit import (
     baseimages,
     dockerfile,
     dockerorder,
+    dockervars,
     index,
     pipelines,
     recipe,
@@ -20,6 +21,7 @@ from torchproof.results import Finding, Level
 RULES: tuple[Rule, ...] = (
     *baseimages.RULES,
     *dockerfile.RULES,
+    *dockervars.RULES,
     *dockerorder.RULES,
     *index.RULES,
     *recipe.RULES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,7 +52,7 @@ def _container(path: str, owner: str, pod: Mapped, container: Mapped) -> Launch:
         commands=commands,
         shell=shell,
         init=bool(pod.get("shareProcessNamespace")),
-        rdma=next((key for key in resources if "rdma/" in key or "infiniband" in key), ""),
+        rdma=_rdma(container, resources),
         locks_memory=bool({"IPC_LOCK", "ALL"} & set(added)) or bool(security.get("privileged")),
     )
 
@@ -79,6 +80,12 @@ def _gpus(resources: dict[str, str]) -> int | None:
         if (key in GPU_KEYS or key.startswith("nvidia.com/mig-")) and value.isdigit()
     ]
     return sum(counts) or None
+
+
+def _rdma(container: Mapped, resources: dict[str, str]) -> str:
+    mounts = [str(item.get("mountPath", "")) for item in mappings(container.get("volumeMounts"))]
+    asked = [key for key in resources if "rdma/" in key or "infiniband" in key]
+    return next((name for name in (*asked, *mounts) if re.search("rdma/|infiniband", name)), "")
 
 
 def _shm(pod: Mapped, container: Mapped) -> tuple[int | None, int, bool]:

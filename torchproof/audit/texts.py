@@ -14,6 +14,7 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
+from torchproof.audit.definition_parse import parse_definition
 from torchproof.audit.dockerfile_parse import Dockerfile, Instruction, parse_dockerfile
 from torchproof.audit.facts import TextFile
 from torchproof.audit.manifests import Mapped, documents, scripts
@@ -38,6 +39,7 @@ class TextKind(StrEnum):
     """What a text is read as."""
 
     DOCKERFILE = "Dockerfile"
+    DEFINITION = "Apptainer definition"
     SHELL = "shell script"
     YAML = "YAML"
     REQUIREMENTS = "requirements"
@@ -72,8 +74,11 @@ def kind_of(text: TextFile) -> TextKind:
     suffix = PurePosixPath(lower).suffix
     if re.fullmatch(r"(dockerfile|containerfile)([._-].*)?|.*\.(dockerfile|containerfile)", lower):
         return TextKind.OTHER if suffix in _NOT_DOCKERFILES else TextKind.DOCKERFILE
+    definition = re.compile(r"^\s*bootstrap:\s*\w", re.IGNORECASE | re.MULTILINE)
     requirements = re.match(r"(.*[-_.])?(requirements|constraints?)\b", lower)
     kinds = {
+        TextKind.DEFINITION: suffix in ("", ".def", ".singularity")
+        and definition.search(text.text[:4096]),
         TextKind.YAML: suffix in (".yaml", ".yml") or (suffix == ".json" and '"kind"' in text.text),
         TextKind.REQUIREMENTS: suffix in (".txt", ".in") and requirements,
         TextKind.MAKEFILE: lower in ("makefile", "gnumakefile") or suffix == ".mk",
@@ -122,10 +127,14 @@ def _walk(place: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 @lru_cache(maxsize=256)
 def dockerfile_of(text: TextFile) -> Dockerfile | None:
-    """Return the parsed Dockerfile; None for a text that is none."""
-    if kind_of(text) is not TextKind.DOCKERFILE:
-        return None
-    return parse_dockerfile(text.text, text.path)
+    """Return the parsed Dockerfile or definition; None for a text that is neither."""
+    match kind_of(text):
+        case TextKind.DOCKERFILE:
+            return parse_dockerfile(text.text, text.path)
+        case TextKind.DEFINITION:
+            return parse_definition(text.text, text.path)
+        case _:
+            return None
 
 
 @lru_cache(maxsize=256)
@@ -167,7 +176,7 @@ def run_commands(instruction: Instruction) -> tuple[Command, ...]:
 def shell_uses(text: TextFile) -> tuple[ShellUse, ...]:
     """Return every shell command that a file holds, in order."""
     match kind_of(text):
-        case TextKind.DOCKERFILE:
+        case TextKind.DOCKERFILE | TextKind.DEFINITION:
             return tuple(_of_dockerfile(text))
         case TextKind.SHELL:
             return tuple(_of_shell(text.path, parse_shell(text.text), {}))
