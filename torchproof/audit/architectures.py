@@ -64,10 +64,15 @@ def host_answers(facts: ImageFacts) -> tuple[tuple[str, str, HostAnswer], ...]:
 
 
 def hosts_without_code(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
-    """Find declared GPUs that no code in the image runs on."""
-    for host, gpu, answer in facts.derived(host_answers):
+    """Find declared GPUs that no code in the image runs on.
+
+    A matrix may declare hosts that other cells are for: an error is an image that fits no host.
+    """
+    answers = facts.derived(host_answers)
+    report = rule.note if any(answer.runs for _, _, answer in answers) else rule.error
+    for host, gpu, answer in answers:
         if not answer.runs and answer.rule is HostRule.DEVICE_CODE and "no device" in answer.reason:
-            yield rule.error(
+            yield report(
                 f"host {host}: torch {facts.torch.torch_version if facts.torch else ''} cannot run "
                 f"on {gpu}: {answer.reason}",
                 where=_place(facts),

@@ -28,15 +28,21 @@ BRANDS: Final = {"data-center": "tesla", "geforce": "geforce", "workstation": "q
 
 
 def hosts_too_old(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
-    """Find declared hosts whose driver does not run this CUDA."""
-    for host, _, answer in facts.derived(host_answers):
+    """Find declared hosts whose driver does not run this CUDA.
+
+    A matrix may declare hosts that other cells are for: an error is an image that fits no host.
+    """
+    answers = facts.derived(host_answers)
+    elsewhere = any(answer.runs for _, _, answer in answers)
+    for host, _, answer in answers:
         if answer.rule is HostRule.DEVICE_CODE or answer.runs:
             continue
-        message = f"host {host}: {answer.reason}"
-        if answer.fit is Fit.NO:
-            yield rule.error(message, where=f"hosts: {host}", fix="; ".join(answer.change))
-        elif answer.fit is Fit.FORWARD:
-            yield rule.warning(message, where=f"hosts: {host}", fix="; ".join(answer.change))
+        report = rule.warning if answer.fit is Fit.FORWARD else rule.error
+        if elsewhere:
+            report = rule.note
+        yield report(
+            f"host {host}: {answer.reason}", where=f"hosts: {host}", fix="; ".join(answer.change)
+        )
 
 
 def compat_first(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
@@ -122,8 +128,9 @@ def require_cuda(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     wanted = facts.env.get("NVIDIA_REQUIRE_CUDA", "")
     if not wanted or facts.env.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
         return
+    unfit = {name for name, _, answer in facts.derived(host_answers) if not answer.runs}
     for host in facts.hosts:
-        if host.driver and not _allowed(wanted, host):
+        if host.driver and host.name not in unfit and not _allowed(wanted, host):
             shown = wanted if len(wanted) < 80 else wanted[:77] + "…"
             yield rule.error(
                 f"host {host.name}: on driver {host.driver} this image does not start "

@@ -37,7 +37,7 @@ def requirements(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
                 continue
             if found is not None and overridden.get(name) == found.version:
                 yield rule.note(
-                    f"{dist.name} pins {wanted}; the cell overrides it by {found.version}",
+                    f"{dist.name} pins {_short(wanted)}; the cell overrides it by {found.version}",
                     where=dist.info,
                 )
                 continue
@@ -55,7 +55,8 @@ def _unmet(
     replaced = f"the next `pip install` will replace {'torch' if vital else dist.name}"
     report = rule.error if vital else rule.warning
     return report(
-        f"{dist.name} {dist.version} requires {wanted}; {has}{before}: {replaced}", where=dist.info
+        f"{dist.name} {dist.version} requires {_short(wanted)}; {has}{before}: {replaced}",
+        where=dist.info,
     )
 
 
@@ -92,6 +93,10 @@ def _environment(facts: ImageFacts, dist: Distribution) -> dict[str, str]:
     if "." in python:
         environment |= {"python_version": python, "python_full_version": f"{python}.0"}
     return environment
+
+
+def _short(wanted: Requirement) -> str:
+    return f"{wanted.name}{wanted.specifier}"
 
 
 def _applies(line: str, environment: dict[str, str]) -> Requirement | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from torchproof.audit.facts import ImageFacts, ReportedSize, TargetHost
 from torchproof.audit.imagefs import open_anything, open_directory, open_layout
@@ -14,6 +15,10 @@ from torchproof.audit.wheels import open_wheels
 from torchproof.hosts import DeclaredHost
 from torchproof.lock import Lock
 from torchproof.results import Built, Finding
+
+
+OF_WHEELS: Final = ("link", "duplicates", "pins", "architectures", "driver", "size")
+"""Families that wheels alone can break: the others look at the system and at how it is started."""
 
 
 def audit_tree(root: Path) -> list[Finding]:
@@ -34,7 +39,8 @@ def audit_wheels(
     lock: Lock, paths: Mapping[str, Path], hosts: Iterable[DeclaredHost] = ()
 ) -> list[Finding]:
     """Audit the wheels of a lock before anything is built; `paths` maps file names to wheels."""
-    return evaluate(RULES, replace(open_wheels(lock, paths), hosts=targets(hosts)))
+    rules = [rule for rule in RULES if rule.family in OF_WHEELS]
+    return evaluate(rules, replace(open_wheels(lock, paths), hosts=targets(hosts)))
 
 
 def audit_built(
