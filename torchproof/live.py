@@ -10,7 +10,6 @@ import httpx
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from torchproof.errors import CellError, TorchproofError
-from torchproof.facts import Facts
 from torchproof.index import PYPI, Indexes
 from torchproof.matrixmodel import Matrix
 from torchproof.resolve import CUDART
@@ -22,7 +21,7 @@ _PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 _PARALLEL = 8
 
 
-def look(matrix: Matrix, facts: Facts, indexes: Indexes) -> Live:
+def look(matrix: Matrix, indexes: Indexes) -> Live:
     """Ask each index that the matrix could need for its wheels of torch.
 
     Never raises for an index that does not answer: its reason stands in `problems`.
@@ -45,7 +44,7 @@ def look(matrix: Matrix, facts: Facts, indexes: Indexes) -> Live:
             for cuda in cudas
         }
         plain = [
-            pool.submit(_ask_pypi, torch, target, facts, indexes)
+            pool.submit(_ask_pypi, torch, target, indexes)
             for torch, target in product(versions, targets)
         ]
         for alias, page in pages.items():
@@ -68,30 +67,30 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_PARALLEL)
 
 
-def _ask_pypi(torch: str, target: Target, facts: Facts, indexes: Indexes) -> set[Offer]:
+def _ask_pypi(torch: str, target: Target, indexes: Indexes) -> set[Offer]:
     """Return what the default index resolves a version of torch to; nothing if it has none."""
-    exact = torch.count(".") == 2
-    requirement = f"torch=={torch}" if exact else f"torch=={torch}.*"
+
+    def ask(requirement: str) -> tuple[Resolved, ...]:
+        return compile_requirements([requirement], target, default_index=indexes.url(PYPI))
+
     try:
-        packages = compile_requirements([requirement], target, default_index=indexes.url(PYPI))
+        packages = ask(f"torch=={torch}" if torch.count(".") == 2 else f"torch=={torch}.*")
+        public, _, local = _torch_version(packages).partition("+")
+        if local:  # a mirror has builds of several indexes; the plain one is meant here
+            packages = ask(f"torch==={public}")
     except CellError:
         return set()
-    wheel = next((package for package in packages if package.name == "torch"), None)
-    if wheel is None:
-        return set()
-    return {
-        (_public(wheel.version), cuda, target.python, target.platform) for cuda in _cudas(packages)
-    }
+    return {(public, cuda, target.python, target.platform) for cuda in _cudas(packages)}
+
+
+def _torch_version(packages: Iterable[Resolved]) -> str:
+    return next((package.version for package in packages if package.name == "torch"), "")
 
 
 def _cudas(packages: Iterable[Resolved]) -> list[str]:
     """Return the CUDA that a resolution of torch brings, by its runtime wheel; none for CPU."""
     runtimes = [package.version for package in packages if CUDART.fullmatch(package.name)]
     return ["cu" + "".join(version.split(".")[:2]) for version in runtimes]
-
-
-def _public(version: str) -> str:
-    return version.partition("+")[0]
 
 
 def _offers(wheels: Iterable[WheelFile], cuda: str) -> Iterable[Offer]:

@@ -18,8 +18,9 @@ from torchproof.facts import Facts
 from torchproof.index import WHEELHOUSE
 from torchproof.lock import LayerName, Lock
 from torchproof.lockfile import IMAGES, lock_path, read_lock, write_lock
-from torchproof.resolve import Resolver, wheelhouse_torch
+from torchproof.resolve import Resolver
 from torchproof.survey import Surveyed
+from torchproof.wheelhouse import wheelhouse_torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

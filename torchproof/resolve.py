@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
@@ -18,14 +16,15 @@ from torchproof.errors import CellError, IntegrityError
 from torchproof.facts import Facts
 from torchproof.index import PYPI, WHEELHOUSE, Indexes, WheelStore
 from torchproof.lock import LayerName, Lock, LockedBase, LockedWheel, Override
+from torchproof.tags import target_tags
 from torchproof.uv import Resolved, Target, WheelFile, compile_requirements
+from torchproof.wheelhouse import wheelhouse_torch
 
 _CUDNN = re.compile(r"nvidia-cudnn(-cu\d+)?")
 _NCCL = re.compile(r"nvidia-nccl(-cu\d+)?")
 CUDART = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
 _CUDA = re.compile(r"(nvidia|cuda)-.+")
 _ORDER = {name: place for place, name in enumerate(LayerName)}
-_MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +73,15 @@ class Resolver:
         return lock
 
     def _torch_requirement(self, cell: Cell, alias: str) -> str:
+        if alias == PYPI:
+            return f"torch==={cell.torch}"  # the plain wheel, whatever else a mirror has
         if alias != WHEELHOUSE:
-            return f"torch=={cell.torch}"
+            # With a wheelhouse, name the build: its folder may have others of the same version.
+            return f"torch=={cell.torch}" + (f"+{cell.cuda}" if cell.wheelhouse else "")
         file = wheelhouse_torch(cell)
         if file is None:
             raise CellError(f"{cell.wheelhouse} has no wheel of torch for {cell.id}")
-        return f"torch @ {file.resolve().as_uri()}"
+        return f"torch @ {file.as_uri()}"
 
     def _refuse_sources(self, cell: Cell, alias: str) -> None:
         """Refuse an extra whose newest version has no wheel; an ancient one would be taken."""
@@ -104,6 +106,7 @@ class Resolver:
         newest: bool = False,
     ) -> tuple[Resolved, ...]:
         named = self.indexes.url(alias) if alias not in (PYPI, WHEELHOUSE) else None
+        house = cell.wheelhouse
         return compile_requirements(
             requirements,
             Target(python=cell.python, platform=cell.platform),
@@ -112,7 +115,7 @@ class Resolver:
             from_named=self.facts.pytorch_packages if named else (),
             constraints=constraints,
             overrides=overrides,
-            find_links=cell.wheelhouse,
+            find_links=house if house and house.is_dir() else None,
             dependencies=not newest,
             wheels_only=not newest,
         )
@@ -190,23 +193,6 @@ def layer_of(name: str, core: set[str]) -> LayerName:
     return LayerName.CUDA if _CUDA.fullmatch(name) else LayerName.TORCH
 
 
-def target_tags(python: str, platform: str) -> list[Tag]:
-    """Return the wheel tags of a target, best first (glibc 2.28, as torch asks)."""
-    version = tuple(map(int, python.split(".")))
-    machine = _MACHINES[platform]
-    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(28, 16, -1)]
-    platforms.append(f"manylinux2014_{machine}")
-    if machine == "x86_64":
-        platforms += [f"manylinux_2_{minor}_{machine}" for minor in range(16, 4, -1)]
-        platforms += [f"manylinux2010_{machine}", f"manylinux1_{machine}"]
-    platforms.append(f"linux_{machine}")
-    interpreter = f"cp{version[0]}{version[1]}"
-    return [
-        *cpython_tags(version, abis=[interpreter], platforms=platforms),
-        *compatible_tags(version, interpreter, platforms),
-    ]
-
-
 def best_wheel(package: Resolved, cell: Cell) -> WheelFile:
     """Choose the wheel that an installer would take. Raises CellError if none fits the cell."""
     rank = {tag: place for place, tag in enumerate(target_tags(cell.python, cell.platform))}
@@ -226,23 +212,6 @@ def best_wheel(package: Resolved, cell: Cell) -> WheelFile:
             fix="take another version of it, or build a wheel and name its folder as `wheelhouse:`",
         )
     return min(fitting)[-1]
-
-
-def wheelhouse_torch(cell: Cell) -> Path | None:
-    """Return the wheel of torch in the cell's wheelhouse that is this cell's, if there is one.
-
-    Its version must be the cell's; a local version, if it has one, must be the cell's CUDA.
-    """
-    rank = set(target_tags(cell.python, cell.platform))
-    for file in sorted(cell.wheelhouse.glob("torch-*.whl")) if cell.wheelhouse else ():
-        try:
-            name, version, _, tags = parse_wheel_filename(file.name)
-        except InvalidWheelFilename:
-            continue
-        same = name == "torch" and version.public == cell.torch and rank & tags
-        if same and version.local in (None, cell.cuda):
-            return file
-    return None
 
 
 def _pins(

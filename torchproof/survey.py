@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchproof.cell import Cell
 from torchproof.facts import Facts
@@ -10,9 +10,9 @@ from torchproof.index import Indexes
 from torchproof.live import look
 from torchproof.matrix import Request, expand
 from torchproof.matrixmodel import Matrix
-from torchproof.resolve import wheelhouse_torch
 from torchproof.results import NotTried, State
 from torchproof.upstream import Availability, Live, judge
+from torchproof.wheelhouse import wheelhouse_torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def indexes_of(matrix: Matrix, facts: Facts) -> Indexes:
 
 def survey(matrix: Matrix, facts: Facts, indexes: Indexes) -> tuple[Surveyed, ...]:
     """Ask the indexes once, then judge every cell. Raises InputError like `expand`."""
-    live = look(matrix, facts, indexes)
+    live = look(matrix, indexes)
     return tuple(
         Surveyed(request=request, availability=_judge(request, facts, live))
         for request in expand(matrix, facts, live.versions())
@@ -66,5 +66,10 @@ def survey(matrix: Matrix, facts: Facts, indexes: Indexes) -> tuple[Surveyed, ..
 
 
 def _judge(request: Request, facts: Facts, live: Live) -> Availability:
-    house = wheelhouse_torch(request.cell) is not None
-    return judge(request.cell, facts, live, wheelhouse=house)
+    cell = request.cell
+    found = judge(cell, facts, live, wheelhouse=wheelhouse_torch(cell) is not None)
+    if cell.wheelhouse is None or found.verdict is None:
+        return found
+    lacks = "has no wheel of it" if cell.wheelhouse.is_dir() else "is not there"
+    reason = f"{found.verdict.reason}; the wheelhouse {cell.wheelhouse} {lacks}"
+    return replace(found, verdict=replace(found.verdict, reason=reason))

@@ -271,7 +271,11 @@ def _failure(stderr: str) -> CellError | IndexUnreachableError:
             f"the package index does not answer: {_last_cause(stderr)}",
             fix="check the network and the index that uv and pip are configured with, run again",
         )
-    return CellError(f"no wheels fit: {stderr}", fix="change the versions that the cell asks for")
+    if "No solution found" in stderr:
+        return CellError(
+            f"no wheels fit: {stderr}", fix="change the versions that the cell asks for"
+        )
+    return CellError(f"uv cannot resolve it: {stderr}", fix="mend what uv names")
 
 
 def _last_cause(stderr: str) -> str:

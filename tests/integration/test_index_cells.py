@@ -323,6 +323,48 @@ def test_a_wheelhouse_without_the_wheel_leaves_the_cell_unavailable(bench: Bench
     assert verdict.state == State.UNAVAILABLE
 
 
+def test_a_wheelhouse_for_all_cells_serves_its_own_cell_and_no_other(bench: Bench) -> None:
+    _own_torch(bench, "cu130")
+    bench.write(torch="2.9", cuda=["cu126", "cu128", "cu130"], wheelhouse="own")
+    homes = {
+        name: next(wheel.index for wheel in locked.lock.wheels if wheel.name == "torch")
+        for name, locked in bench.lock().items()
+        if locked.lock
+    }
+    assert homes == {
+        "2.9.1-cu126-py311": "pytorch/cu126",
+        "2.9.1-cu128-py311": "pypi",
+        "2.9.1-cu130-py311": "wheelhouse",
+    }
+
+
+def test_a_wheelhouse_that_is_not_there_is_named(bench: Bench) -> None:
+    bench.write(torch="2.9", cuda=["cu121", "cu128"], wheelhouse="nowhere")
+    verdict = bench.survey()["2.9.1-cu121-py311"].verdict
+    assert verdict is not None
+    assert "nowhere is not there" in verdict.reason
+    assert bench.locked("2.9.1-cu128-py311")
+
+
+def test_a_broken_wheel_in_a_wheelhouse_fails_its_cell(bench: Bench) -> None:
+    own = _own_torch(bench, "cu121")
+    own.write_bytes(own.read_bytes()[:300])
+    bench.write(torch="2.9", cuda=["cu121", "cu128"], wheelhouse="own")
+    results = bench.lock()
+    assert isinstance(results["2.9.1-cu121-py311"].error, CellError)
+    assert own.name in str(results["2.9.1-cu121-py311"].error)
+    assert results["2.9.1-cu128-py311"].lock
+
+
+def test_a_mirror_that_merges_indexes_gives_the_plain_wheel(bench: Bench) -> None:
+    shelves = bench.index.shelves
+    merged = [*shelves["pypi"], *shelves["pytorch/cu126"], *shelves["pytorch/cu130"]]
+    bench.index.shelves = dict(shelves) | {"pypi": merged}
+    lock = bench.locked("2.9.1-cu128-py311")
+    torch = next(wheel for wheel in lock.wheels if wheel.name == "torch")
+    assert (torch.version, torch.index) == ("2.9.1", "pypi")
+
+
 def test_a_wheelhouse_file_that_changed_is_found_out(bench: Bench) -> None:
     own = _own_torch(bench, "cu126")
     bench.write(torch="2.9", cuda="cu126", wheelhouse="own")

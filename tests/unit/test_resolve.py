@@ -9,8 +9,9 @@ from torchproof.cell import Cell
 from torchproof.errors import CellError
 from torchproof.facts import load_facts
 from torchproof.lock import LayerName
-from torchproof.resolve import best_wheel, layer_of, wheelhouse_torch
+from torchproof.resolve import best_wheel, layer_of
 from torchproof.uv import Resolved, WheelFile, parse_pylock, redact
+from torchproof.wheelhouse import wheelhouse_torch
 
 CELL = Cell(torch="2.9.1", cuda="cu128")
 FACTS = load_facts()
@@ -97,6 +98,14 @@ def test_a_wheelhouse_gives_only_the_torch_of_the_cell(
     (tmp_path / filename).touch()
     cell = Cell(torch="2.9.1", cuda="cu121", wheelhouse=tmp_path)
     assert (wheelhouse_torch(cell) is not None) == fits
+
+
+def test_a_wheel_without_a_local_version_tells_its_cuda_inside(tmp_path: Path) -> None:
+    release = FACTS.releases["2.9.1"]
+    wheel = make_torch(release, release.builds["cu126"])
+    (tmp_path / wheel.filename).write_bytes(wheel.data)
+    assert wheelhouse_torch(Cell(torch="2.9.1", cuda="cu126", wheelhouse=tmp_path))
+    assert not wheelhouse_torch(Cell(torch="2.9.1", cuda="cu121", wheelhouse=tmp_path))
 
 
 def test_a_wheelhouse_that_is_not_there_gives_nothing(tmp_path: Path) -> None:
