@@ -56,16 +56,14 @@ def build_cells(
     say: Say = lambda _cell, _text: None,
     done: Callable[[BuildResult], None] = lambda _result: None,
     jobs: int | None = None,
-    fresh: bool = False,
 ) -> tuple[BuildResult, ...]:
     """Build cells, or find them built already; the results are in the order of the locks.
 
-    `fresh` builds also what is there.
     `done` is called in this thread, as each cell ends. Logs go to `reports/cells/<id>/logs`. A
     fault of a cell or of the machine becomes the cell's result. On KeyboardInterrupt everything
     that was started is stopped before it goes on up; finished cells are kept.
     """
-    work = _Work(engine=engine, reports=reports, images=images, fresh=fresh)
+    work = _Work(engine=engine, reports=reports, images=images)
     jobs = jobs or _jobs(engine)
     results: dict[str, BuildResult] = {}
     waiting, running = list(locks), dict[Future[BuildResult], int]()
@@ -126,16 +124,15 @@ def _jobs(engine: Engine) -> int:
 class _Work:
     """Takes one cell at a time; remembers which layers are there."""
 
-    def __init__(self, *, engine: Engine, reports: Path, images: Path, fresh: bool) -> None:
+    def __init__(self, *, engine: Engine, reports: Path, images: Path) -> None:
         self._engine, self._reports, self._images = engine, reports, images
-        self._fresh = fresh
         self._known: set[str] = set()
 
     def ready(self, lock: Lock, *, reserved: int) -> BuildResult | int | None:
         """Return the cell if it is there or cannot be, the bytes it needs, or None: no room."""
         plan = make_plan(lock)
         try:
-            if not self._fresh and (found := self._engine.find(plan, lock)):
+            if found := self._engine.find(plan, lock):
                 self._known |= {layer.key for layer in plan.layers}
                 return self._result(lock, built=found)
             need = bytes_needed(plan, self._engine.copies, self._known)

@@ -48,6 +48,7 @@ def render(plan: Plan, lock: Lock) -> Mapping[str, str]:
     text = dockerfile.render(
         title=config.labels[TITLE_LABEL],
         base=base_ref(lock.base, lock.platform),
+        is_image=lock.base.image is not None,
         packages=_words(lock.base.packages) if lock.base.image else (),
         python=_words((lock.python,))[0],
         prefix=PREFIX,
@@ -112,6 +113,7 @@ def _step(layer: Layer) -> dict[str, str]:
             "(1 wheels", "(1 wheel"
         ),
         "file": f"{layer.name}.txt",
+        "digest": _short(requirements(layer.wheels)),
         "wheelhouse": WHEELHOUSE if own else "",
     }
 

@@ -7,7 +7,6 @@ builds only through the `podman` program.
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +16,6 @@ from pathlib import Path
 from torchproof.errors import HostError
 
 _TRIVIAL = "FROM scratch\nLABEL torchproof.question=can-this-client-build\n"
-_ULIMITS = ("nofile", "nproc")
-"""Podman asks for more of these than a container (or an unprivileged user) may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,24 +27,37 @@ class BuildClient:
     env: Mapping[str, str]
     parallel: bool
     """Whether builds at the same time share their equal steps."""
+    loses_stages: bool = False
+    """Cannot mount a stage that it takes from its cache (Buildah 1.28): it must be an image."""
 
-    def command(
+    def commands(
         self,
         context: Path,
         *,
         tag: str,
+        installer: str,
         platform: str | None,
         network: str | None,
         secrets: Mapping[str, Path],
         build_args: Sequence[str],
-    ) -> list[str]:
-        """Return the command that builds a folder; `build_args` are names, or name=value."""
-        command = [self.program, *self.arguments, f"--tag={tag}"]
+    ) -> list[list[str]]:
+        """Return the commands that build a folder, in order.
+
+        `build_args` are names of variables; `installer` is a tag for the stage of that name.
+        """
+        command = [self.program, *self.arguments]
         command += [f"--platform={platform}"] if platform else []
         command += [f"--network={network}"] if network else []
         command += [f"--secret=id={name},src={path}" for name, path in secrets.items()]
         command += [f"--build-arg={argument}" for argument in build_args]
-        return [*command, str(context)]
+        last = [f"--tag={tag}", str(context)]
+        if not self.loses_stages:
+            return [[*command, *last]]
+        stage = [*command, "--target=installer", f"--tag={installer}", str(context)]
+        return [
+            stage,
+            [*command, f"--build-context=installer=container-image://{installer}", *last],
+        ]
 
 
 def find_build_client(*, podman: bool, address: str | None) -> BuildClient:
@@ -92,18 +102,13 @@ def _podman(address: str | None) -> BuildClient:
             fix="install podman on this machine, or use --builder assemble",
         )
     remote = ("--url", address) if address else ()
-    limits = tuple(f"--ulimit={name}={_limit(name)}" for name in _ULIMITS)
     return BuildClient(
         program=program,
-        arguments=(*remote, "build", "--layers", "--format=docker", *limits),
+        arguments=(*remote, "build", "--layers", "--format=docker"),
         env={},
         parallel=False,
+        loses_stages=True,
     )
-
-
-def _limit(name: str) -> str:
-    soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
-    return f"{soft}:{hard}"
 
 
 def _programs(name: str) -> Iterator[str]:

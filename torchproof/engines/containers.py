@@ -105,18 +105,22 @@ def _create(
         # Where NVIDIA's runtime is the default one, the image's own `all` would give every GPU.
         env["NVIDIA_VISIBLE_DEVICES"] = "void"
     extra: dict[str, Any] = {} if spec.entrypoint else {"entrypoint": ""}
-    return client.containers.create(
-        image,
-        list(spec.command),
-        environment=env,
-        user=spec.user,
-        shm_size=spec.shm_size,
-        init=True,
-        volumes=volumes,
-        labels={OWNER_LABEL: _owner(), "torchproof.run": spec.name},
+    options = {
+        "environment": env,
+        "user": spec.user,
+        "shm_size": spec.shm_size,
+        "volumes": volumes,
+        "labels": {OWNER_LABEL: _owner(), "torchproof.run": spec.name},
         **extra,
         **options,
-    )
+    }
+    try:
+        return client.containers.create(image, list(spec.command), init=True, **options)
+    except APIError as error:
+        # Podman without catatonit: the command itself is then the first process.
+        if "init binary not found" not in str(error.explanation):
+            raise
+        return client.containers.create(image, list(spec.command), **options)
 
 
 def _start(container: Container, spec: RunSpec) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import tempfile
 import threading
@@ -20,7 +21,7 @@ from typing import Any
 import docker
 from docker.errors import ImageNotFound
 from docker.models.images import Image
-from docker.types import DeviceRequest, LogConfig
+from docker.types import DeviceRequest, LogConfig, Ulimit
 
 from torchproof.base import ensure_base
 from torchproof.dockerfile import WHEELHOUSE, base_ref, render
@@ -44,9 +45,11 @@ from torchproof.lock import LayerName, Lock
 from torchproof.nvml import read_gpus
 from torchproof.plan import Plan
 from torchproof.results import Built, Host, ImageLayer, SubjectKind
+from torchproof.uv import redact
 
 REPOSITORY = "localhost/torchproof/cell"
 """Local images; the registry `localhost` keeps their names from ever meaning a public image."""
+INSTALLER = "localhost/torchproof/installer"
 NETWORK = "TORCHPROOF_BUILD_NETWORK"
 """`host`, `default` or `auto`: the network of a build. `auto` is host for an index on loopback."""
 EMPTY_LAYER = "sha256:5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef"
@@ -57,7 +60,10 @@ _ENGINE_GONE = re.compile(
     r"code = Unavailable|connection reset by peer|unable to connect to Podman|closed the connection"
     r"|unexpected EOF\s*$|context canceled"
 )
-_NO_BASE = re.compile(r"(pull access denied|failed to (resolve|do request)|not found).*", re.DOTALL)
+_NO_BASE = re.compile(
+    r"pull access denied|failed to (resolve|do request)|failed to copy|initializing source docker"
+    r"|manifest (unknown|for .* not found)"
+)
 
 
 class DockerEngine:
@@ -120,23 +126,25 @@ class DockerEngine:
             context, secrets = Path(temporary) / "context", Path(temporary) / "secrets"
             self._write_context(context, files, lock)
             urls = index_urls(lock, self._indexes)
-            command = self._builder.command(
+            commands = self._builder.commands(
                 context,
                 tag=self._ref(lock),
+                installer=f"{INSTALLER}:{base_ref(lock.base, lock.platform).rpartition(':')[2]}",
                 platform=None if self._native(lock) else lock.platform,
                 network=_network(urls),
                 secrets=_write_secrets(secrets, urls),
                 build_args=[name for name in _PROXIES if os.environ.get(name)],
             )
-            code, output = run_logged(
-                command,
-                env={**os.environ, **self._builder.env},
-                cwd=context,
-                log=log,
-                title=f"build {lock.cell}",
-            )
-        if code != 0:
-            raise self._failure(lock, output)
+            for command in commands:
+                code, output = run_logged(
+                    command,
+                    env={**os.environ, **self._builder.env},
+                    cwd=context,
+                    log=log,
+                    title=f"build {lock.cell}",
+                )
+                if code != 0:
+                    raise self._failure(lock, output)
         with engine_faults():
             image = self._client.images.get(self._ref(lock))
             return self._built(image, plan, lock, started, reused=False)
@@ -180,12 +188,12 @@ class DockerEngine:
         if not lock.base.bootstrap:
             return
         reference = base_ref(lock.base, lock.platform)
-        repository, _, tag = reference.rpartition(":")
         with self._bases, engine_faults():
             if self._client.images.list(name=reference):
                 return
             tar = ensure_base(lock.base, lock.platform, cache=self._cache, log=log)
-            self._client.api.import_image_from_file(str(tar), repository=repository, tag=tag)
+            # Podman hears only of the repository, and takes the tag from there.
+            self._client.api.import_image_from_file(str(tar), repository=reference)
 
     def _write_context(self, context: Path, files: Mapping[str, str], lock: Lock) -> None:
         context.mkdir()
@@ -206,7 +214,9 @@ class DockerEngine:
 
     def _options(self, spec: RunSpec) -> dict[str, Any]:
         options: dict[str, Any] = {}
-        if not self._podman:
+        if self._podman:
+            options["ulimits"] = _own_limits()
+        else:
             options["log_config"] = LogConfig(
                 type="json-file", config={"max-size": "64m", "max-file": "1"}
             )
@@ -249,6 +259,13 @@ class DockerEngine:
             return CellError(
                 f"{lock.cell}: the base has no python{lock.python}",
                 fix="take a base that has it, or another `python:` for this cell",
+            )
+        if _NO_BASE.search(output):
+            line = next(line for line in output.splitlines() if _NO_BASE.search(line))
+            return HostError(
+                f"{lock.cell}: the base {base_ref(lock.base, lock.platform)} cannot be pulled: "
+                f"{redact(line.strip())}",
+                fix="check the registry and its login, or use `bootstrap:` as the base",
             )
         return install_failure(lock, output)
 
@@ -303,6 +320,16 @@ def _check_folder(folder: Path, files: Mapping[str, str]) -> None:
                 f"{file} is not what its lock gives",
                 fix="run `python build.py generate`; what you want changed belongs in matrix.yaml",
             )
+
+
+def _own_limits() -> list[Ulimit]:
+    """Return limits that this machine allows; Podman's defaults may be above them."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    processes = min(resource.getrlimit(resource.RLIMIT_NPROC)[0] % 2**63, 32768)
+    return [
+        Ulimit(name="nofile", soft=files[0], hard=files[1]),
+        Ulimit(name="nproc", soft=processes, hard=processes),
+    ]
 
 
 def _network(urls: IndexUrls) -> str | None:
