@@ -16,7 +16,6 @@ from torchproof.hosts import DeclaredHost
 from torchproof.lock import Lock
 from torchproof.results import Built, Finding
 
-
 OF_WHEELS: Final = ("link", "duplicates", "pins", "architectures", "driver", "size")
 """Families that wheels alone can break: the others look at the system and at how it is started."""
 
