@@ -73,23 +73,22 @@ def _differ(whole: Path, merged: Path) -> bool:
 def _copy(shard: Path) -> None:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
     for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():
+        if Path(name).is_file():
             (shard / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, shard / name)
+            shutil.copy2(name, shard / name)
 
 
 def _call(
     *arguments: str, cwd: Path | None = None, capture: bool = False
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "build.py", *arguments],
-        cwd=cwd or ROOT,
+        [sys.executable, str(ROOT / "build.py"), *arguments],
+        cwd=cwd,
         stdout=subprocess.PIPE if capture else None,
         text=True,
         check=False,

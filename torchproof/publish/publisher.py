@@ -127,8 +127,7 @@ def publish(report: ReportModel, cells: Sequence[str], target: Target) -> Outcom
         placed.append(one)
     moved: tuple[Moved, ...] = ()
     if placed:
-        wanted = {tag for one in placed for tag in moving_tags(one.tag)}
-        moved = move(target.registry, target.repository, wanted)
+        moved = move(target.registry, target.repository, [one.tag for one in placed])
     return Outcome(
         published=tuple(placed), refused=tuple(refused), moved=moved, failed=tuple(failed)
     )

@@ -9,7 +9,7 @@ leaves them right whatever others did in between.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torchproof.errors import CellError, RegistryError
@@ -21,6 +21,7 @@ from torchproof.publish.tags import (
     candidates,
     content_tag,
     content_tags,
+    moving_tags,
     parse_immutable,
 )
 from torchproof.registry import Registry
@@ -68,11 +69,22 @@ def put_immutable(
 
 
 def plan_moves(
-    registry: Registry, repository: str, wanted: Iterable[str]
+    registry: Registry, repository: str, placed: Sequence[Immutable]
 ) -> Mapping[str, Published]:
-    """Decide where moving tags point, from what the registry holds now."""
+    """Decide where the moving tags of these images point, from what the registry holds now.
+
+    Raises `RegistryError` if it does not show these images or their evidence: it is not to be
+    trusted with a decision then.
+    """
     names = [one for tag in registry.tags(repository) if (one := parse_immutable(tag))]
-    known: dict[str, Published | None] = {}
+    known = {one.tag: _describe(registry, repository, one) for one in placed}
+    for own in placed:
+        seen = known[own.tag]
+        if own not in names or seen is None or not seen.at:
+            raise RegistryError(
+                f"{registry.host} does not show {own.tag} and its evidence, which it has stored",
+                fix="run the same command again",
+            )
 
     def describe(name: Immutable) -> Published | None:
         if name.tag not in known:
@@ -80,7 +92,7 @@ def plan_moves(
         return known[name.tag]
 
     chosen = {}
-    for moving in sorted(set(wanted)):
+    for moving in sorted({tag for one in placed for tag in moving_tags(one)}):
         for group in candidates(names, moving):
             able = best((seen for name in group if (seen := describe(name))), moving)
             if able is not None:
@@ -89,12 +101,11 @@ def plan_moves(
     return chosen
 
 
-def move(registry: Registry, repository: str, wanted: Iterable[str]) -> tuple[Moved, ...]:
-    """Move tags to where they belong, and look again until nothing is left to move."""
-    names = sorted(set(wanted))
+def move(registry: Registry, repository: str, placed: Sequence[Immutable]) -> tuple[Moved, ...]:
+    """Move the tags that these images may carry to where they belong, until none is left."""
     before: dict[str, str | None] = {}
     for round_ in range(_ROUNDS):
-        chosen = plan_moves(registry, repository, names)
+        chosen = plan_moves(registry, repository, placed)
         left = []
         for tag, target in chosen.items():
             now = registry.manifest_digest(repository, tag)
@@ -114,7 +125,7 @@ def move(registry: Registry, repository: str, wanted: Iterable[str]) -> tuple[Mo
                 )
         time.sleep(0.05 * round_)
     raise RegistryError(
-        f"other publishers keep moving the tags {', '.join(names)}",
+        f"other publishers keep moving the tags of {', '.join(one.cell for one in placed)}",
         fix="run the same command again when they are done",
     )
 
