@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 from torchproof.cell import Base, Cell
 from torchproof.errors import InputError
 from torchproof.facts import Facts, minor_of
+from torchproof.matrixcheck import check_hosts, check_indexes
 from torchproof.matrixerrors import did_you_mean, explain, nearest_cuda
 from torchproof.matrixmodel import BaseEntry, CellEntry, Exclude, Matrix
 from torchproof.yamlfile import Document, Location, parse_yaml, read_yaml
@@ -73,9 +73,10 @@ def expand(matrix: Matrix, facts: Facts, also: Collection[str] = ()) -> tuple[Re
 
     `also` are versions of torch that a live index has beside those in the data. Raises InputError
     for a version or CUDA that does not exist, a cell that stands twice, an `exclude` that matches
-    nothing.
+    nothing, an index or a GPU that is not known.
     """
-    _check_indexes(matrix)
+    check_indexes(matrix)
+    check_hosts(matrix)
     maker = _Maker(matrix, facts, also)
     requests: dict[str, Request] = {}
     used: set[int] = set()
@@ -104,22 +105,6 @@ def expand(matrix: Matrix, facts: Facts, also: Collection[str] = ()) -> tuple[Re
                 fix="correct it, or remove it",
             )
     return tuple(requests.values())
-
-
-def _check_indexes(matrix: Matrix) -> None:
-    for alias, url in matrix.indexes.items():
-        where = matrix.where(("indexes", alias))
-        if not re.fullmatch(r"pypi|pytorch(/cu\d{3})?", alias):
-            raise InputError(
-                f"nothing uses an index with the alias `{alias}`",
-                where=where,
-                fix=did_you_mean(alias, ("pypi", "pytorch"))
-                or "the aliases are `pypi`, `pytorch` and `pytorch/cu128` for each CUDA",
-            )
-        if not re.match(r"https?://[^/\s]", url):
-            raise InputError(
-                f"`{url}` is no URL of an index", where=where, fix="write `https://…/simple`"
-            )
 
 
 def match_ids(ids: Sequence[str], only: str | None) -> tuple[str, ...]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from torchproof.audit.registry import RULES
 from torchproof.cell import Cell
 from torchproof.facts import Facts
 from torchproof.index import Indexes
 from torchproof.live import look
 from torchproof.matrix import Request, expand
+from torchproof.matrixcheck import check_names
 from torchproof.matrixmodel import Matrix
+from torchproof.probing.script import load_probes
 from torchproof.results import NotTried, State
 from torchproof.upstream import Availability, Live, judge
 from torchproof.wheelhouse import wheelhouse_torch
@@ -57,7 +60,15 @@ def indexes_of(matrix: Matrix, facts: Facts) -> Indexes:
 
 
 def survey(matrix: Matrix, facts: Facts, indexes: Indexes) -> tuple[Surveyed, ...]:
-    """Ask the indexes once, then judge every cell. Raises InputError like `expand`."""
+    """Ask the indexes once, then judge every cell.
+
+    Raises InputError like `expand`, and for a probe or audit rule that there is not.
+    """
+    check_names(
+        matrix,
+        probes=[probe.name for probe in load_probes()],
+        rules=[rule.id for rule in RULES],
+    )
     live = look(matrix, indexes)
     return tuple(
         Surveyed(request=request, availability=_judge(request, facts, live))

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from torchproof.errors import InputError
 from torchproof.facts import load_facts
 from torchproof.matrix import Request, expand, load_matrix, match_ids, parse_matrix, select
+from torchproof.matrixcheck import check_names
+from torchproof.matrixmodel import Probes
 
 FACTS = load_facts()
 ROOT = Path(__file__).parents[2]
@@ -151,6 +153,12 @@ def test_an_excluded_cell_keeps_the_reason_of_the_user(tmp_path: Path) -> None:
         ("torch: ['2.9']\ncuda: [cu128]\nindexes: {pipy: 'https://x/'}\n", 3, "pipy", "`pypi`"),
         ("torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: /simple\n", 4, "no URL", "https"),
         (
+            "torch: ['2.9']\ncuda: [cu128]\nhosts:\n  - {name: a, driver: '570.1', gpu: H1000}\n",
+            4,
+            "H1000",
+            "H100",
+        ),
+        (
             "cells:\n  - {torch: '2.9', cuda: cu128, gpus: [H100]}\n",
             2,
             "H100",
@@ -191,6 +199,30 @@ def test_only_without_match_suggests_the_nearest() -> None:
     with pytest.raises(InputError) as caught:
         match_ids(["2.7.1-cu126-py311"], "2.7.1-cu128-py311")
     assert "2.7.1-cu126-py311" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "fix"),
+    [
+        ("probes: {required: [verions]}", 3, "versions"),
+        ("probes:\n  optional:\n    - torchrunn", 5, "torchrun"),
+        ("probes: {thresholds: {torchrunn: {x: 1}}}", 3, "torchrun"),
+        ("audit: {required: [pin.hashes]}", 3, "pins.hash"),
+        ("audit:\n  ignore:\n    - {rule: 'pinz.*', reason: x}", 5, ""),
+        ("publish: {accept_unproven: [ddp_stp]}", 3, "ddp_step"),
+    ],
+)
+def test_a_probe_or_rule_that_there_is_not_is_named(text: str, line: int, fix: str) -> None:
+    matrix = parse_matrix(f"torch: '2.9'\ncuda: cu128\n{text}\n")
+    with pytest.raises(InputError) as caught:
+        check_names(matrix, probes=Probes().required, rules=["pins.hash", "link.nccl"])
+    assert caught.value.where == f"matrix.yaml:{line}"
+    assert fix in caught.value.fix
+
+
+def test_rules_can_be_named_by_pattern() -> None:
+    matrix = parse_matrix("torch: '2.9'\ncuda: cu128\naudit: {required: ['pins.*']}\n")
+    check_names(matrix, probes=matrix.probes.required, rules=["pins.hash"])
 
 
 def test_select_keeps_the_order_of_the_file(tmp_path: Path) -> None:
