@@ -191,8 +191,6 @@ def _gaps(
 ) -> list[str]:
     """Say in words what stands between this evidence and `verified`."""
     reasons: list[str] = []
-    if evidence.subject is not SubjectKind.IMAGE:
-        reasons.append("no image was built: this is proof of an environment, not of an image")
     if not evidence.digest:
         reasons.append("the image has no digest to bind results to")
     if not evidence.audited:
@@ -220,6 +218,8 @@ def _gaps(
         reasons.append(f"skipped: {', '.join(skipped)}")
     if unrun:
         reasons.append(f"not run: {', '.join(unrun)}")
+    if evidence.subject is not SubjectKind.IMAGE:
+        reasons.append("no image was built")
     return reasons
 
 

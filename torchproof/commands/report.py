@@ -9,6 +9,7 @@ import typer
 
 from torchproof.errors import Exit
 from torchproof.report import merge, read_report, summary, write_reports
+from torchproof.report.logs import gather_logs
 from torchproof.report.text import uncounted
 from torchproof.results import State
 
@@ -21,7 +22,8 @@ def run(
     reports: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("reports"),
 ) -> int:
     """Render the report again; with --from, merge the results of several machines or shards."""
-    report = merge([read_report(source) for source in sources or [reports]])
+    read = [(_folder(source), read_report(source)) for source in sources or [reports]]
+    report = merge(gather_logs(read, reports))
     write_reports(reports, report)
     typer.echo(summary(report))
     for line in uncounted(report):
@@ -29,3 +31,7 @@ def run(
     typer.echo(f"report: {reports / 'index.html'}")
     failed = any(cell.verdict is State.FAILED for cell in report.cells)
     return int(Exit.CELL_FAILED if failed else Exit.OK)
+
+
+def _folder(source: Path) -> Path:
+    return source if source.is_dir() else source.parent
