@@ -60,8 +60,6 @@ class Resolved:
     name: str
     version: str
     wheels: tuple[WheelFile, ...]
-    index: str = ""
-    """URL of the index that it comes from; "" if it comes from a folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +151,6 @@ def parse_pylock(text: str) -> tuple[Resolved, ...]:
             name=canonicalize_name(package["name"]),
             version=package.get("version", ""),
             wheels=tuple(map(_wheel, _wheels_of(package))),
-            index=package.get("index", ""),
         )
         for package in packages
     )
