@@ -295,3 +295,13 @@ def test_an_image_without_torch_has_no_finding() -> None:
     assert (
         found(without=(SITE, "/opt/venv/bin/pip", "/usr/bin/gcc"), cell=None, unset=("HOME",)) == []
     )
+
+
+def test_an_entry_point_of_its_own_may_set_path() -> None:
+    change: dict[str, Content] = {"/e/bin/start": "#!/usr/bin/python3.11\n"}
+    path = {"PATH": "/usr/bin:/bin:/usr/sbin"}
+    items = found(change, env=path, rule="entry.path", entrypoint=("/e/bin/start",))
+    assert {item.level for item in items} == {Level.WARNING}
+    tini: dict[str, Content] = {"/e/bin/tini": ""}
+    items = found(tini, env=path, rule="entry.path", entrypoint=("/e/bin/tini", "--"))
+    assert Level.ERROR in {item.level for item in items}

@@ -250,3 +250,51 @@ jobs:
 """
     (found,) = grave({"ci.yaml": ci}, "index.unpublished")
     assert found.where == "ci.yaml:6"
+
+
+PROJECT = """\
+[project]
+dependencies = ["numpy==2.1", "torch==2.11.0"]
+[tool.uv]
+index-url = "{main}"
+extra-index-url = ["{extra}"]
+"""
+SOURCED = f"""\
+[project]
+dependencies = ["torch==2.9.1"]
+[[tool.uv.index]]
+name = "cu128"
+url = "{WHL}/cu128"
+explicit = true
+[tool.uv.sources]
+torch = {{index = "cu128"}}
+"""
+
+
+def test_a_project_file_is_read_as_uv_reads_it() -> None:
+    bad = PROJECT.format(main=f"{WHL}/cu128", extra="https://a/simple")
+    (found,) = findings({"pyproject.toml": bad}, "index.uv-extra")
+    assert found.where == "pyproject.toml:2"
+    unpublished = PROJECT.format(main=f"{WHL}/cu121", extra=f"{WHL}/cu121")
+    assert findings({"pyproject.toml": unpublished}, "index.unpublished")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SOURCED,
+        '[project]\ndependencies = ["torch>=2"]\n',
+        "[project]\ndependencies = 3\n[tool]\nuv = []\n",
+        "not toml [",
+        "[tool.uv]\nsources = 1\n",
+    ],
+)
+def test_a_project_that_names_its_index_has_no_finding(text: str) -> None:
+    assert findings({"pyproject.toml": text}) == []
+
+
+def test_a_base_that_brings_torch_satisfies_an_install_without_a_version() -> None:
+    base = f"FROM pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime@sha256:{'a' * 64}\n"
+    assert findings(f"{base}RUN pip install torch\n", "index.default-cuda") == []
+    assert findings(f"{base}RUN pip install -U torch\n", "index.default-cuda")
+    assert findings(f"{base}RUN pip install torch==2.13.0\n", "index.default-cuda")

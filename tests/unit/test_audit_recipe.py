@@ -425,3 +425,10 @@ def test_a_billion_laughs_do_not_stop_the_audit() -> None:
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
     findings({"x.yaml": "\n".join(lines)})
+
+
+def test_the_container_of_a_ci_job_is_a_launch() -> None:
+    job = "jobs: {gpu: {container: {image: 'i:1', options: '--gpus all'}, steps: []}}"
+    assert levels({"ci.yml": job}, "recipe.shm") == [Level.WARNING]
+    good = job.replace("--gpus all", "--gpus all --shm-size=8g")
+    assert findings({"ci.yml": good}, "recipe.shm") == []

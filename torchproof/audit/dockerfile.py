@@ -11,7 +11,8 @@ from packaging.utils import canonicalize_name
 
 from torchproof.audit.dockerfile_parse import Instruction
 from torchproof.audit.facts import ImageFacts
-from torchproof.audit.installs import TORCH_FAMILY, Install, installs, requirement
+from torchproof.audit.install import TORCH_FAMILY, Install, requirement
+from torchproof.audit.installs import installs
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.texts import dockerfile_of, shell_uses
 from torchproof.results import Finding
@@ -41,7 +42,7 @@ def unpinned(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
 
 
 def _unpinned_python(rule: Rule, install: Install) -> Iterator[Finding]:
-    if install.verb in ("lock", "pip compile") or install.constraints:
+    if install.verb in ("lock", "pip compile", "project") or install.constraints:
         return
     variables = install.use.variables if install.use else {}
     if install.verb == "sync" and not (

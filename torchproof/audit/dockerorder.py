@@ -10,7 +10,8 @@ from typing import Final
 
 from torchproof.audit.dockerfile_parse import Instruction, Stage
 from torchproof.audit.facts import ImageFacts
-from torchproof.audit.installs import Install, installs
+from torchproof.audit.install import Install
+from torchproof.audit.installs import installs
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.shell import Command
 from torchproof.audit.stages import stages

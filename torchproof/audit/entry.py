@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from torchproof.audit.facts import ImageFacts
@@ -21,11 +21,19 @@ from torchproof.audit.starting import (
 from torchproof.results import Finding
 
 PROGRAMS: Final = ("python", "python3", "torchrun")
+PLAIN_ENTRY: Final = frozenset({"tini", "dumb-init", "python", "python3", "torchrun", "sh", "bash"})
 SYSTEM_PREFIXES: Final = frozenset({"/usr", "/usr/local"})
 
 
 def _prefix(facts: ImageFacts) -> str | None:
     return prefix_of(facts.torch.site) if facts.torch else None
+
+
+def _report(rule: Rule, facts: ImageFacts) -> Callable[..., Finding]:
+    """Return how to say it: an entry point of its own may set PATH before anything else runs."""
+    words = facts.config.entrypoint if facts.config else ()
+    plain = not words or posixpath.basename(words[0]) in PLAIN_ENTRY
+    return rule.error if plain else rule.warning
 
 
 def programs(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
@@ -39,7 +47,7 @@ def programs(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
             continue
         there = f"{prefix}/bin/{name}"
         if which(facts, there):
-            yield rule.error(
+            yield _report(rule, facts)(
                 f"{name} exists at {there}, but PATH of the image is {path}",
                 where=there,
                 fix=f"set ENV PATH={prefix}/bin:$PATH in the final stage",
@@ -47,7 +55,7 @@ def programs(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
         elif name == "pip":
             yield rule.note("pip is not in the image", fix="install it, or use uv")
         elif name == "python" and not which(facts, "python3"):
-            yield rule.error(f"no python on PATH ({path})", where="PATH")
+            yield _report(rule, facts)(f"no python on PATH ({path})", where="PATH")
         elif name == "python":
             yield rule.warning(
                 f"python3 is on PATH, python is not ({path})",
@@ -72,7 +80,7 @@ def other_python(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     for name in ("python", "python3"):
         found = which(facts, name)
         if found and not _same(posixpath.dirname(posixpath.dirname(found)), prefix):
-            yield rule.error(
+            yield _report(rule, facts)(
                 f"{name} on PATH is {found}, torch is installed for {prefix}",
                 where=found,
                 fix=f"put {prefix}/bin first on PATH",

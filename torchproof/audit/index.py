@@ -9,7 +9,9 @@ from typing import Final
 from packaging.version import Version
 
 from torchproof.audit.facts import ImageFacts
+from torchproof.audit.install import Install
 from torchproof.audit.installs import installs, with_files
+from torchproof.audit.references import base_images, parse_reference
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.torchindex import (
     backend,
@@ -95,6 +97,8 @@ def default_moved(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
             continue
         platform = "linux/arm64" if on_arm64(install) else "linux/amd64"
         version = exact(torch)
+        if version is None and not torch.specifier and _brings_torch(install):
+            continue
         if version is None:
             newest = known.releases[max(known.releases, key=Version)]
             yield rule.error(
@@ -113,6 +117,13 @@ def default_moved(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
                 f"the base is CUDA {base}",
                 where=install.where,
             )
+
+
+def _brings_torch(install: Install) -> bool:
+    """Tell whether the base has a torch that an install without a version leaves alone."""
+    reference = parse_reference(install.use.base) if install.use else None
+    known = reference is not None and reference.repository in base_images()["with_torch"]
+    return known and not install.has("-U", "--upgrade", "--force-reinstall", "--reinstall")
 
 
 def uv_extra(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from torchproof.audit.facts import ImageFacts, TextFile
+from torchproof.audit.install import TORCH_FAMILY, Install
+from torchproof.audit.projects import project_installs
 from torchproof.audit.texts import ShellUse, TextKind, kind_of, shell_uses
 from torchproof.audit.words import expand
 
-TORCH_FAMILY = frozenset({"torch", "torchvision", "torchaudio"})
 _INDEX = ("-i", "--index-url", "--default-index", "--pypi-url")
 _EXTRA = ("--extra-index-url", "--index")
 _FILES = ("-r", "--requirement", "--requirements")
@@ -48,61 +48,6 @@ _VALUED = frozenset(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Install:
-    """One install: by which `tool` (`pip`, `uv`, `conda`, `apt`), of what, from which indexes.
-
-    `requirements` are as written with variables filled in; `files` and `constraints` are names of
-    files; `use` is the command (None for a requirements file); `options` all options as written.
-    """
-
-    tool: str
-    verb: str
-    path: str
-    line: int
-    requirements: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    constraints: tuple[str, ...] = ()
-    index: str = ""
-    index_written: str = ""
-    extra: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    use: ShellUse | None = None
-
-    @property
-    def where(self) -> str:
-        """`file:line`."""
-        return f"{self.path}:{self.line}"
-
-    def has(self, *names: str) -> bool:
-        """Tell whether an option is given, with a value or without."""
-        return any(option.partition("=")[0] in names for option in self.options)
-
-    def parsed(self) -> Iterator[Requirement]:
-        """Yield the requirements that can be read."""
-        for text in self.requirements:
-            found = requirement(text)
-            if found is not None:
-                yield found
-
-    def torch_family(self) -> tuple[Requirement, ...]:
-        """Return the requirements of torch, torchvision and torchaudio."""
-        return tuple(item for item in self.parsed() if canonicalize_name(item.name) in TORCH_FAMILY)
-
-    @property
-    def indexes(self) -> tuple[str, ...]:
-        """Every index, the main one first."""
-        return (*([self.index] if self.index else ()), *self.extra)
-
-
-def requirement(text: str) -> Requirement | None:
-    """Read one requirement; None for a path, a URL or something with variables left in it."""
-    try:
-        return Requirement(text)
-    except InvalidRequirement:
-        return None
-
-
 def installs(facts: ImageFacts) -> tuple[Install, ...]:
     """Return every install of every text; ask for it by `facts.derived(installs)`."""
     return tuple(install for text in facts.texts for install in installs_of(text))
@@ -111,8 +56,13 @@ def installs(facts: ImageFacts) -> tuple[Install, ...]:
 @lru_cache(maxsize=256)
 def installs_of(text: TextFile) -> tuple[Install, ...]:
     """Return every install of one text."""
-    if kind_of(text) is TextKind.REQUIREMENTS:
-        return (_of_requirements(text),)
+    match kind_of(text):
+        case TextKind.REQUIREMENTS:
+            return (_of_requirements(text),)
+        case TextKind.PROJECT:
+            return project_installs(text)
+        case _:
+            pass
     return tuple(install for use in shell_uses(text) if (install := _of_command(use)))
 
 

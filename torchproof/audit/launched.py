@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.launch_docker import compose_launches, docker_launch
 from torchproof.audit.launch_kubernetes import kubernetes_launches
 from torchproof.audit.launch_slurm import slurm_launches
 from torchproof.audit.launches import Launch
-from torchproof.audit.texts import TextKind, kind_of, shell_uses, yaml_of
+from torchproof.audit.manifests import Mapped
+from torchproof.audit.shell import parse_shell
+from torchproof.audit.texts import ShellUse, TextKind, kind_of, shell_uses, yaml_of
 
 
 def launches(facts: ImageFacts) -> tuple[Launch, ...]:
@@ -24,8 +27,22 @@ def _launches(facts: ImageFacts) -> Iterator[Launch]:
         for document in yaml_of(text)[0]:
             yield from compose_launches(text.path, document)
             yield from kubernetes_launches(text.path, document)
+            yield from _job_containers(text.path, document)
         for use in shell_uses(text):
             if launch := docker_launch(use):
                 yield launch
         if kind_of(text) is TextKind.SHELL:
             yield from slurm_launches(text)
+
+
+def _job_containers(path: str, document: Mapped) -> Iterator[Launch]:
+    """Yield the containers that jobs of a CI workflow run in: options are those of `docker run`."""
+    jobs = document.get("jobs")
+    for job in jobs.values() if isinstance(jobs, Mapped) else ():
+        container = job.get("container") if isinstance(job, Mapped) else None
+        if not isinstance(container, Mapped) or "options" not in container:
+            continue
+        text = f"docker run {container['options']} {container.get('image')}"
+        for command in parse_shell(text, container.at("options")):
+            if launch := docker_launch(ShellUse(path=path, command=command)):
+                yield replace(launch, what="the container of a CI job")

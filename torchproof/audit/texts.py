@@ -44,6 +44,7 @@ class TextKind(StrEnum):
     YAML = "YAML"
     REQUIREMENTS = "requirements"
     MAKEFILE = "Makefile"
+    PROJECT = "project file"
     OTHER = "other"
 
 
@@ -81,6 +82,7 @@ def kind_of(text: TextFile) -> TextKind:
         and definition.search(text.text[:4096]),
         TextKind.YAML: suffix in (".yaml", ".yml") or (suffix == ".json" and '"kind"' in text.text),
         TextKind.REQUIREMENTS: suffix in (".txt", ".in") and requirements,
+        TextKind.PROJECT: lower in ("pyproject.toml", "uv.toml"),
         TextKind.MAKEFILE: lower in ("makefile", "gnumakefile") or suffix == ".mk",
         TextKind.SHELL: suffix in _SHELL_SUFFIXES
         or _SHEBANG.match(text.text)

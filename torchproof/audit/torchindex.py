@@ -10,7 +10,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from torchproof.audit.facts import ImageFacts
-from torchproof.audit.installs import Install, installs, with_files
+from torchproof.audit.install import Install
+from torchproof.audit.installs import installs, with_files
 from torchproof.audit.references import parse_reference
 
 _BACKEND = re.compile(
