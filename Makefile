@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: venv matrix plan lock generate build report publish test lint schema ci-local clean
+.PHONY: venv matrix plan lock generate build report publish test lint schema ci-local clean picture
 
 venv: $(VENV)/.ready
 
@@ -31,3 +31,6 @@ lint: venv
 
 clean:
 	rm -rf $(VENV) reports build .mypy_cache .ruff_cache .pytest_cache
+
+picture: venv
+	$(BIN)/python docs/picture.py $(ARGS)
