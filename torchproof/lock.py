@@ -24,7 +24,7 @@ class LayerName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedWheel:
-    """One wheel, exact. `index` is an alias (`pypi`, `pytorch/cu118`, `wheelhouse`), never a URL."""
+    """One wheel, exact. `index` is an alias (`pypi`, `pytorch/cu118`, `wheelhouse`), no URL."""
 
     name: str
     """Normalised distribution name (PEP 503)."""
@@ -75,7 +75,7 @@ class Lock:
     overrides: tuple[Override, ...] = ()
     gpus: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
-    """Architectures with device code in torch's libraries, as published ("sm_90", "compute_120")."""
+    """Device code in torch's libraries, as published ("sm_90", "compute_120")."""
     driver_floor: str = ""
     """Oldest Linux driver that runs this CUDA by minor-version compatibility."""
     compile: bool = True

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from torchproof.audit.imagefs import open_anything
-from torchproof.audit.registry import RULES
-from torchproof.audit.rules import evaluate
+from torchproof.audit.facts import ReportedSize
+from torchproof.audit.run import audit_built, audit_wheels
 from torchproof.building import BuildResult, build_cells
 from torchproof.cellrun import CellRun, Judging, described, verdict_of
 from torchproof.engines import Engine
@@ -31,7 +30,7 @@ from torchproof.probing.baseline import read_baseline
 from torchproof.probing.run import RunOptions, open_trial, run_probes
 from torchproof.probing.script import PROBES, Probe, suite_hash
 from torchproof.progress import Progress
-from torchproof.report import make_report, report_hosts, write_reports
+from torchproof.report import make_report, read_report, report_hosts, write_reports
 from torchproof.report.models import ReportModel
 from torchproof.resolve import Resolver
 from torchproof.survey import Surveyed
@@ -63,6 +62,19 @@ def policy_of(matrix: Matrix, probes: Iterable[tuple[Probe, bool]]) -> Policy:
     return Policy(probes=required, rules=matrix.audit.required or ("*",), ignored=ignored)
 
 
+def sizes_of(reports: Path) -> dict[str, ReportedSize]:
+    """Return what the last report in a folder says of the sizes of images, by cell."""
+    try:
+        report = read_report(reports)
+    except InputError:
+        return {}  # none yet, or of another version
+    return {
+        cell.id: ReportedSize(size=cell.image.size_bytes, source=f"report of {report.generated_at}")
+        for cell in report.cells
+        if cell.image
+    }
+
+
 class Pipeline:
     """One run: the cells as far as they came, and what is said and written on the way."""
 
@@ -75,11 +87,13 @@ class Pipeline:
             at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
         self._runs = {item.id: CellRun(item=item) for item in cells}
+        self._before = sizes_of(setting.reports)
 
     def run(self) -> ReportModel:
         """Take every cell as far as it goes; the report is on disk even after an interrupt."""
         try:
             self._lock()
+            self._check_overrides()
             self._build()
             for run in self._open():
                 self._prove(run)
@@ -128,6 +142,27 @@ class Pipeline:
             return
         self._update(replace(run, lock=locked.lock))
 
+    def _check_overrides(self) -> None:
+        """Audit the wheels of cells that override some, before a build is spent on them."""
+        for run in self._open():
+            lock = run.lock
+            if lock is None or not lock.overrides:
+                continue
+            self._progress.say(run.id, "audit of its wheels, before the build")
+            try:
+                paths = self._setting.store.fetch_all(lock.wheels, cell=run.id)
+                findings = tuple(audit_wheels(lock, paths, self._setting.matrix.hosts))
+            except TorchproofError as error:
+                self._fail(run, error)
+                continue
+            faults = audit_errors(findings, self._judging.policy)
+            if faults:
+                first = faults[0]
+                self._fail(
+                    replace(run, findings=findings),
+                    CellError(first.message, where=first.where, fix=first.fix),
+                )
+
     def _build(self) -> None:
         setting = self._setting
         locks = [run.lock for run in self._open() if run.lock is not None]
@@ -156,9 +191,17 @@ class Pipeline:
     def _prove(self, run: CellRun) -> None:
         """Audit a cell, then probe it: an error of a required rule leaves nothing to probe."""
         assert run.built is not None
+        assert run.lock is not None
         self._progress.say(run.id, "audit")
         try:
-            findings = tuple(evaluate(RULES, open_anything(run.built.ref)))
+            findings = tuple(
+                audit_built(
+                    run.built,
+                    run.lock,
+                    hosts=self._setting.matrix.hosts,
+                    before=self._before.get(run.id),
+                )
+            )
             run = self._update(replace(run, findings=findings))
             faults = audit_errors(findings, self._judging.policy)
             if faults:

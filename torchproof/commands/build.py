@@ -22,6 +22,9 @@ from torchproof.survey import indexes_of, survey
 def run(
     only: Only = None,
     engine: Annotated[str, typer.Option(help="auto, docker (or Podman), or venv.")] = "auto",
+    builder: Annotated[
+        str, typer.Option(help="docker, or assemble: straight from wheels, without a daemon.")
+    ] = "docker",
     matrix: MatrixFile = DEFAULT,
     reports: Annotated[Path, typer.Option(help="Where the logs go.")] = Path("reports"),
 ) -> int:
@@ -47,7 +50,7 @@ def run(
         if not locks:
             raise InputError("none of these cells has a lock", fix="run `python build.py lock`")
         results = build_cells(
-            choose(engine, indexes),
+            choose(engine, indexes, builder=builder),
             locks,
             reports=reports,
             say=progress.say,

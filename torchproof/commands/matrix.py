@@ -26,6 +26,9 @@ def run(
     only: Only = None,
     *,
     engine: Annotated[str, typer.Option(help="auto, docker (or Podman), or venv.")] = "auto",
+    builder: Annotated[
+        str, typer.Option(help="docker, or assemble: straight from wheels, without a daemon.")
+    ] = "docker",
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 4 if a cell is unproven or blocked.")
     ] = False,
@@ -53,7 +56,7 @@ def run(
         facts=facts,
         indexes=indexes,
         store=WheelStore(cache_dir(), indexes),
-        engine=choose(engine, indexes),
+        engine=choose(engine, indexes, builder=builder),
         probes=probes,
         reports=reports,
         fresh=fresh,

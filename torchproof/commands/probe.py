@@ -30,6 +30,7 @@ def run(
     probes: Annotated[str | None, typer.Option(help="probes: names, by commas")] = None,
     target: Annotated[str, typer.Option(help="image (built cells) or host")] = "image",
     engine: Annotated[str, typer.Option(help="auto, docker or venv")] = "auto",
+    builder: Annotated[str, typer.Option(help="what built the cells")] = "docker",
     python: Annotated[Path | None, typer.Option(help="host: another Python")] = None,
     matrix: Annotated[Path, typer.Option(help="the matrix")] = Path("matrix.yaml"),
     folder: Annotated[Path, typer.Option(help="the probe scripts")] = PROBES,
@@ -45,6 +46,7 @@ def run(
     choice = Choice(
         target=target,
         engine=engine,
+        builder=builder,
         python=python,
         matrix=matrix,
         only=only,
@@ -57,6 +59,7 @@ def run(
     options = {
         "--probe-target": target,
         "--probe-engine": engine,
+        "--probe-builder": builder,
         "--probe-python": python,
         "--probe-matrix": matrix,
         "--probe-cells": only,

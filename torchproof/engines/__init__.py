@@ -51,9 +51,15 @@ class RunResult:
 class Engine(Protocol):
     """Builds cells and runs commands in what it built."""
 
-    name: str
-    copies: int
-    """How often the unpacked wheels lie on disk, the installer's cache included."""
+    @property
+    def name(self) -> str:
+        """What users call it: `docker`, `podman`, `venv`."""
+        ...
+
+    @property
+    def copies(self) -> int:
+        """How often the unpacked wheels lie on disk, the installer's cache included."""
+        ...
 
     @property
     def parallel(self) -> bool:

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -152,6 +152,15 @@ class DockerEngine:
     def run(self, built: Built, spec: RunSpec) -> RunResult:
         """Run one command in a new container; stops and removes it, also on Ctrl-C."""
         return run_container(self._client, built.digest, spec, self._options(spec))
+
+    def load(self, image_id: str, archive: Iterable[bytes]) -> None:
+        """Load an image from Docker's tar archive, unless one of this id is there."""
+        with engine_faults():
+            try:
+                self._client.images.get(image_id)
+            except ImageNotFound:
+                # What it posts may be an iterable: the archive is never whole in memory.
+                self._client.images.load(archive)  # type: ignore[arg-type]
 
     def stop(self) -> None:
         """Stop the builds and remove the containers that this process runs now."""

@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--probe-cells", default=None, metavar="GLOB", help="only these cells")
     add("--probe-names", default=None, metavar="A,B", help="only these probes")
     add("--probe-engine", default="auto", help="auto, docker or venv")
+    add("--probe-builder", default="docker", help="what built the cells: docker or assemble")
     add("--probe-python", default=None, type=Path, help="host: another Python than this one")
     add("--probe-matrix", default=Path("matrix.yaml"), type=Path, help="the matrix")
     add("--probe-reports", default=Path("reports"), type=Path, help="where results go")
@@ -123,6 +124,7 @@ def _trials(config: pytest.Config, folder: Path) -> list[tuple[Trial, Chosen]]:
         choice = Choice(
             target=config.getoption("--probe-target"),
             engine=config.getoption("--probe-engine"),
+            builder=config.getoption("--probe-builder"),
             python=config.getoption("--probe-python"),
             matrix=config.getoption("--probe-matrix"),
             only=config.getoption("--probe-cells"),

@@ -37,7 +37,10 @@ KEEP_VARIABLES = (
 class Runner(Protocol):
     """What probes run on: an engine, or the present Python."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        ...
 
     def host(self) -> Host:
         """Describe the machine."""

@@ -38,6 +38,7 @@ class Choice:
 
     target: str = "image"
     engine: str = "auto"
+    builder: str = "docker"
     python: Path | None = None
     matrix: Path = Path("matrix.yaml")
     only: str | None = None
@@ -74,7 +75,8 @@ def _cells(choice: Choice, probes: tuple[Probe, ...]) -> tuple[Subject, ...]:
     facts = load_facts()
     matrix = load_matrix(choice.matrix)
     wanted = select(expand(matrix, facts), choice.only)
-    engine = choose(choice.engine, Indexes(pytorch=facts.pytorch_url, urls=matrix.indexes))
+    indexes = Indexes(pytorch=facts.pytorch_url, urls=matrix.indexes)
+    engine = choose(choice.engine, indexes, builder=choice.builder)
     found: list[Subject] = []
     for request in wanted:
         path = lock_path(request.cell.id)

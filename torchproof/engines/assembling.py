@@ -1,0 +1,141 @@
+"""The builder `assemble` beside an engine: images come from wheels, the engine only runs them.
+
+Each cell's image lies in a folder of its own (an OCI image layout). A container engine, where there
+is one, loads it when the first command is to run in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from torchproof.assemble.cell import build_cell, image_name
+from torchproof.assemble.layout import LayoutDestination, as_tar
+from torchproof.engines import Engine, RunResult, RunSpec
+from torchproof.errors import HostError
+from torchproof.index import WheelStore
+from torchproof.lock import Lock
+from torchproof.plan import Plan
+from torchproof.results import Built, Host, ImageLayer, SubjectKind
+
+LAYOUTS = Path("build/oci")
+"""Where layouts lie, one folder a cell."""
+_RECORD = ".torchproof.json"
+"""In a layout: what was built. Names that begin with a dot are no part of the image."""
+
+
+class Loader(Protocol):
+    """A container engine that takes images as Docker's tar archives."""
+
+    def load(self, image_id: str, archive: Iterable[bytes]) -> None:
+        """Load an image unless one of this id is there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssemblingEngine:
+    """Assembles images and runs commands in them through `engine`.
+
+    `loader` is the same engine if it takes images, None if it runs no images at all. With
+    `slim_only` only slim images are assembled, and the engine builds the others.
+    """
+
+    engine: Engine
+    loader: Loader | None
+    store: WheelStore
+    cache: Path
+    slim_only: bool
+    layouts: Path = LAYOUTS
+
+    @property
+    def name(self) -> str:
+        """The name of the engine beneath."""
+        return self.engine.name
+
+    @property
+    def copies(self) -> int:
+        """How often a cell's bytes are on disk, unpacked: as the engine has them."""
+        return self.engine.copies
+
+    @property
+    def parallel(self) -> bool:
+        """Whether to build several cells at once; assembling uses every core by itself."""
+        return self.slim_only and self.engine.parallel
+
+    def host(self) -> Host:
+        """Describe the machine as the engine sees it."""
+        return self.engine.host()
+
+    def find(self, plan: Plan, lock: Lock) -> Built | None:
+        """Return the image of an earlier run if all its blobs are there."""
+        if not self._assembles(lock):
+            return self.engine.find(plan, lock)
+        layout = self.layouts / lock.cell
+        try:
+            built = _read(layout / _RECORD)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        there = LayoutDestination(layout, image_name(lock.cell)).current()
+        return built if built.plan_hash == plan.hash and built.digest == there else None
+
+    def build(self, plan: Plan, lock: Lock, *, folder: Path, log: Path) -> Built:
+        """Assemble a cell's image into its layout. Raises as `assemble.cell.build_cell`."""
+        if not self._assembles(lock):
+            return self.engine.build(plan, lock, folder=folder, log=log)
+        layout = self.layouts / lock.cell
+        with log.open("a", encoding="utf-8") as notes:
+            built = build_cell(
+                plan,
+                lock,
+                target=str(layout.absolute()),
+                store=self.store,
+                cache=self.cache,
+                log=log,
+                folder=folder,
+                name=image_name(lock.cell),
+                note=lambda line: print(line, file=notes, flush=True),
+            )
+        built = replace(built, ref=str(layout))
+        (layout / _RECORD).write_text(json.dumps(asdict(built)), encoding="utf-8")
+        return built
+
+    def run(self, built: Built, spec: RunSpec) -> RunResult:
+        """Run one command in a cell; an assembled image is loaded into the engine first."""
+        layout = Path(built.ref)
+        if not (layout / "oci-layout").is_file():
+            return self.engine.run(built, spec)
+        if self.loader is None:
+            raise HostError(
+                "no container engine answers, so nothing can run in an assembled image",
+                fix="start Docker or Podman and run again",
+            )
+        image = _config_digest(layout, built.digest)
+        self.loader.load(image, as_tar(layout))
+        return self.engine.run(replace(built, digest=image), spec)
+
+    def stop(self) -> None:
+        """Stop what this process runs through the engine now."""
+        self.engine.stop()
+
+    def free_bytes(self) -> int:
+        """Return the bytes free where the engine stores what it builds."""
+        return self.engine.free_bytes()
+
+    def _assembles(self, lock: Lock) -> bool:
+        return bool(lock.gpus) or not self.slim_only
+
+
+def _read(record: Path) -> Built:
+    data: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+    layers = tuple(ImageLayer(**layer) for layer in data.pop("layers"))
+    subject = SubjectKind(data.pop("subject"))
+    return Built(**data | {"layers": layers, "subject": subject, "reused": True})
+
+
+def _config_digest(layout: Path, digest: str) -> str:
+    """Return the digest of an image's configuration: its id in a Docker Engine."""
+    blob = layout / "blobs" / "sha256" / digest.removeprefix("sha256:")
+    return str(json.loads(blob.read_bytes())["config"]["digest"])
