@@ -111,9 +111,11 @@ def docker_tree(image: str) -> Tree:
     ).stdout.strip()
     try:
         tree: Tree = {}
-        with subprocess.Popen(["docker", "export", created], stdout=subprocess.PIPE) as export:
-            with tarfile.open(fileobj=export.stdout, mode="r|") as archive:
-                add(tree, archive)
+        with (
+            subprocess.Popen(["docker", "export", created], stdout=subprocess.PIPE) as export,
+            tarfile.open(fileobj=export.stdout, mode="r|") as archive,
+        ):
+            add(tree, archive)
         return tree
     finally:
         subprocess.run(["docker", "rm", created], capture_output=True, check=False)

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import docker.auth
-import docker.errors
 import httpx
 
 from torchproof.errors import RegistryError
@@ -33,6 +31,10 @@ def stored_credentials(registry: str) -> Credentials | None:
 
     Raises `RegistryError` when a configured credential helper fails.
     """
+    # Loaded when needed: it takes a third of this program's start.
+    import docker.auth  # noqa: PLC0415
+    import docker.errors  # noqa: PLC0415
+
     try:
         found: dict[str, Any] | None = docker.auth.load_config().resolve_authconfig(registry)
     except (docker.errors.DockerException, OSError) as error:
