@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: venv matrix plan lock generate build report publish test lint schema ci-local clean picture
+.PHONY: venv matrix plan lock generate build report publish test lint schema ci-local bench-build clean picture
 
 venv: $(VENV)/.ready
 
@@ -20,6 +20,10 @@ matrix plan lock generate build report publish schema: venv
 # The steps of the CI pipelines on this machine, shard by shard; ARGS='--compare reports-of-one-run'.
 ci-local: venv
 	$(BIN)/python ci/local.py $(ARGS)
+
+# docker build + push against assemble + push; ARGS='--cells A,B --other C --docs'.
+bench-build: venv
+	$(BIN)/python benchmarks/bench_build.py $(ARGS)
 
 test: venv
 	$(BIN)/python -m pytest $(ARGS)
