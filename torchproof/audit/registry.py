@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Final
+
+import yaml
 
 from torchproof.audit import (
     architectures,
@@ -65,4 +68,14 @@ def markdown() -> str:
             f"- Source: {rule.source}",
             "",
         ]
-    return "\n".join(lines)
+    return "\n".join(lines + _limits())
+
+
+def _limits() -> list[str]:
+    """Return what files cannot say, from facts/audit_limits.yaml."""
+    file = resources.files("torchproof.facts") / "audit_limits.yaml"
+    lines = [
+        f"- **{item['what']}**: {item['why']}. Instead: {item['instead']}."
+        for item in yaml.safe_load(file.read_text(encoding="utf-8"))
+    ]
+    return ["## What files cannot say", "", *lines, ""]
