@@ -170,7 +170,10 @@ class Pruner:
             if index in keep:
                 self.counts.kept += 1
                 continue
-            self._buffer[entry.offset : entry.offset + entry.size] = bytes(entry.size)
+            end = entry.offset + entry.size
+            for start in range(entry.offset, end, _PIECE):
+                stop = min(start + _PIECE, end)
+                self._buffer[start:stop] = bytes(stop - start)
             self.counts.zeroed += 1
             self.counts.zeroed_bytes += entry.size
 
