@@ -68,7 +68,7 @@ def repository_of(matrix: Matrix, path: Path) -> Reference:
         raise InputError(
             "publish.registry is not set",
             where=str(path),
-            fix="name a registry: `publish: {registry: registry.example.org, repository: ai/torch}`",
+            fix="write `publish: {registry: registry.example.org, repository: ai/torch}`",
         )
     return Reference.parse(f"{matrix.publish.registry}/{matrix.publish.repository}")
 
