@@ -27,7 +27,7 @@ from packaging.version import Version
 from torchproof.errors import CellError, HostError, InputError
 from torchproof.facts import load_facts
 from torchproof.index import PYPI, Indexes
-from torchproof.remotezip import PartialWheel, RangeFile
+from torchproof.remotezip import UNKNOWN, PartialWheel, RangeFile
 from torchproof.simple import TIMEOUT, fetch_page
 from torchproof.uv import Resolved, Target, WheelFile, compile_requirements, configured_index
 
@@ -254,7 +254,7 @@ def _needs(parts: PartialWheel, library: Library) -> list[str]:
     for length in (HEAD * 8, *TAILS):
         data = parts.start(place, length) if length == HEAD * 8 else parts.end(place, length)
         names = names_of(data, library)
-        if len(names) >= FEWEST:
+        if len(names) >= FEWEST and UNKNOWN not in last_text(data):
             return names
     raise CellError(f"no names of {library} are in the part of libtorch_cuda.so that was read")
 
@@ -266,6 +266,14 @@ def _exports(parts: PartialWheel, library: Library) -> list[str]:
     if place is None:
         return []
     return names_of(parts.start(place, HEAD), library)
+
+
+def last_text(data: bytes) -> bytes:
+    """Return the string table at the end of what was read; unread bytes stand as 0xff in it."""
+    end = 0
+    for found in re.finditer(rb"[^\x00\x20-\x7e\xff]+", data):
+        end = found.end()
+    return data[end:]
 
 
 def names_of(data: bytes, library: Library) -> list[str]:

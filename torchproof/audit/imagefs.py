@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -101,7 +103,7 @@ def open_archive(archive: Path, *, cache: FactCache | None = None) -> ImageFacts
     """Take the facts of a file that `docker save` wrote. Raises CellError if it is none."""
     try:
         image = from_saved(archive, str(archive))
-    except (HostError, OSError, ValueError) as error:
+    except (HostError, OSError, ValueError, tarfile.TarError) as error:
         raise CellError(
             "this file is not an image: `docker save` writes one",
             where=str(archive),
@@ -194,8 +196,6 @@ def _from_engine(
 
 @contextmanager
 def _saved(engine: docker.DockerClient, digest: str) -> Iterator[Image]:
-    import tempfile  # noqa: PLC0415
-
     with tempfile.NamedTemporaryFile(prefix="torchproof-", suffix=".tar") as file:
         for chunk in engine.images.get(digest).save(chunk_size=1 << 20):
             file.write(chunk)

@@ -312,7 +312,7 @@ def merge(scans: Iterable[LayerScan]) -> Merged:
     problems: list[Finding] = []
     for number, scan in enumerate(scans):
         problems += scan.problems
-        gone = {path for path in scan.removed if path in files}
+        gone = set(scan.removed)
         gone |= {
             entry.path
             for entry in scan.entries.values()
@@ -320,12 +320,21 @@ def merge(scans: Iterable[LayerScan]) -> Merged:
             and (found := files.get(entry.path)) is not None
             and found.kind is FileKind.DIRECTORY
         }
-        _remove(files, details, gone, {path for path in scan.opaque if path in files})
+        _remove(files, details, gone, set(scan.opaque) if files else set())
         for entry in scan.entries.values():
+            _add_parents(files, entry)
             files[entry.path] = replace(entry, layer=number) if number else entry
             details.pop(entry.path, None)
         details |= scan.details
     return Merged(files, details, tuple(problems))
+
+
+def _add_parents(files: dict[str, FileEntry], entry: FileEntry) -> None:
+    """Add the directories above a path that no layer names, as an unpacking tool makes them."""
+    parent = posixpath.dirname(entry.path)
+    while parent != "/" and parent not in files:
+        files[parent] = FileEntry(path=parent, kind=FileKind.DIRECTORY, mode=0o755)
+        parent = posixpath.dirname(parent)
 
 
 def _remove(
