@@ -192,7 +192,8 @@ def _top_frame(log):
 
 
 def gpus():
-    """Ask in a forked child what GPUs CUDA gives: a list of {name, arch, memory, uuid}.
+    """Ask in a forked child what GPUs CUDA gives: a list of {name, arch, memory, uuid,
+    code}; `code` is what torch has device code for.
 
     An empty list where there is none; fails with the runtime's own words where CUDA is broken.
     """
@@ -219,6 +220,7 @@ def _ask_gpus(rank, world):
                 "arch": f"sm_{props.major}{props.minor}",
                 "memory": props.total_memory,
                 "uuid": str(getattr(props, "uuid", "")),
+                "code": torch.cuda.get_arch_list(),
             }
         )
     return found

@@ -103,16 +103,28 @@ def mapped_libraries(pattern):
     return sorted(found)
 
 
-def nccl_version(path=None):
-    """Version of the NCCL library really mapped ("2.27.5"), or None.
+def short(path):
+    """A path as reports show it: relative to the environment where it lies inside."""
+    prefix = os.path.realpath(sys.prefix) + os.sep
+    for spelling in (path, os.path.realpath(path)):
+        if spelling.startswith((prefix, sys.prefix + os.sep)):
+            return os.path.relpath(spelling, prefix if spelling.startswith(prefix) else sys.prefix)
+    return path
 
-    torch.cuda.nccl.version() is the version torch was compiled with, not the one loaded.
+
+def nccl_version():
+    """Version of the NCCL library really in use ("2.27.5"), or None.
+
+    torch.cuda.nccl.version() is the version torch was compiled with, not the one loaded. A
+    preloaded library comes first in the process's own scope, as it does for torch.
     """
-    path = path or next(iter(mapped_libraries(r"^libnccl\.so")), None)
-    if path is None:
+    mapped = mapped_libraries(r"^libnccl\.so")
+    if not mapped:
         return None
     number = ctypes.c_int()
-    if ctypes.CDLL(path).ncclGetVersion(ctypes.byref(number)) != 0:
+    scope = ctypes.CDLL(None)
+    library = scope if hasattr(scope, "ncclGetVersion") else ctypes.CDLL(mapped[0])
+    if library.ncclGetVersion(ctypes.byref(number)) != 0:
         return None
     value = number.value
     if value < 10000:

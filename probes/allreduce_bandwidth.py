@@ -15,7 +15,7 @@ slowest rank; a figure is the median of several.
 # summary = "All-reduce over gloo on CPU is right at every size; its bus bandwidth"
 # gpus = 0
 # all_gpus = false
-# timeout = 180
+# timeout = 300
 # args = ["--backend", "gloo"]
 # ///
 
@@ -44,13 +44,13 @@ def option(name, default):
 def check():
     support.import_torch()
     backend = option("backend", "nccl")
-    largest = int(option("max-bytes", LARGEST[backend]))
+    largest = int(support.THRESHOLDS.get("max_bytes") or option("max-bytes", LARGEST[backend]))
     if backend == "nccl":
         world = _ranks.nccl_world()
         log = _ncclog.start()
     else:
         world = int(option("ranks", "2"))
-    support.METRICS.update(backend=backend, ranks=world)
+    support.METRICS.update(backend=backend, ranks=world, nccl=support.nccl_version())
     sizes = [SMALLEST * 4**power for power in range(16) if SMALLEST * 4**power <= largest]
     measured = _ranks.run_ranks(lambda rank, n: sweep(rank, n, sizes), world, backend=backend)
     table = judge(sizes, measured, world)

@@ -4,7 +4,7 @@
 # summary = "bf16 autocast step, TF32 on and off, and GradScaler with an overflow"
 # gpus = 1
 # required = false
-# timeout = 120
+# timeout = 240
 # ///
 
 import _ranks

@@ -4,7 +4,7 @@
 # summary = "DDP: gradients and parameters are those of one process on the joined batch"
 # gpus = 2
 # min_gpus = 1
-# timeout = 180
+# timeout = 300
 # [variant.gloo]
 # summary = "DDP over gloo on CPU, against one process on the joined batch"
 # gpus = 0

@@ -2,7 +2,7 @@
 
 # /// probe
 # summary = "with fixed seeds two runs agree bit for bit, operation by operation"
-# timeout = 120
+# timeout = 240
 # ///
 
 import _support as support

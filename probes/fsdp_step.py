@@ -5,7 +5,7 @@
 # gpus = 2
 # min_gpus = 1
 # required = false
-# timeout = 180
+# timeout = 300
 # ///
 
 import _ranks

@@ -6,7 +6,7 @@
 # min_gpus = 1
 # all_gpus = true
 # required = false
-# timeout = 180
+# timeout = 300
 # ///
 
 import ctypes

@@ -2,7 +2,7 @@
 
 # /// probe
 # summary = "one libcudnn, libnccl and libcublas each is mapped, from the environment's own wheels"
-# timeout = 90
+# timeout = 300
 # ///
 
 import os
@@ -26,7 +26,9 @@ def check():
     torch = load_torch(notes)
     exercise(torch)
     mapped = {name: support.mapped_libraries(pattern) for name, pattern in FAMILIES.items()}
-    support.METRICS["mapped"] = {name: [short(path) for path in p] for name, p in mapped.items()}
+    support.METRICS["mapped"] = {
+        name: [support.short(path) for path in p] for name, p in mapped.items()
+    }
     cudnn_parts(mapped["libcudnn"], notes)
     for name in NEEDED:
         if torch.version.cuda and not mapped[name]:
@@ -119,16 +121,8 @@ def said(notes):
 
 
 def inside(path):
-    prefixes = (
-        os.path.realpath(sys.prefix),
-        os.path.realpath(support.EXPECTED.get("prefix") or sys.prefix),
-    )
-    # uv may hard-link or symlink a wheel's files, so both spellings count.
-    return any(path.startswith(prefix + os.sep) for prefix in prefixes)
-
-
-def short(path):
-    return os.path.relpath(path, sys.prefix) if inside(path) else path
+    prefixes = (sys.prefix, support.EXPECTED.get("prefix") or sys.prefix)
+    return any(path.startswith(os.path.realpath(prefix) + os.sep) for prefix in prefixes)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 # gpus = 2
 # min_gpus = 0
 # all_gpus = true
-# timeout = 180
+# timeout = 300
 # ///
 
 import _ranks
@@ -17,7 +17,8 @@ def check():
     version = support.nccl_version()
     if version is None:
         support.fail("nccl_missing", "no libnccl.so is mapped after `import torch`")
-    support.METRICS.update(nccl=version, nccl_file=support.mapped_libraries(r"^libnccl\.so"))
+    files = [support.short(path) for path in support.mapped_libraries(r"^libnccl\.so")]
+    support.METRICS.update(nccl=version, nccl_files=files)
     found = _ranks.gpus()
     if not found:
         support.skip(

@@ -4,7 +4,7 @@
 # summary = "out of memory is a plain error; afterwards memory comes back and collectives work"
 # gpus = 1
 # required = false
-# timeout = 120
+# timeout = 240
 # ///
 
 import _ranks

@@ -2,7 +2,7 @@
 
 # /// probe
 # summary = "DistributedSampler gives disjoint, complete shares, and new ones each epoch"
-# timeout = 90
+# timeout = 300
 # ///
 
 import _support as support

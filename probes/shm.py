@@ -2,7 +2,7 @@
 
 # /// probe
 # summary = "/dev/shm holds NCCL's segments; DataLoader workers move more than 64 MB through it"
-# timeout = 120
+# timeout = 240
 # [variant.docker_default]
 # summary = "the probe `shm` fails with Docker's default of 64 MiB: it can see the fault"
 # required = false

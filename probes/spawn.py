@@ -2,7 +2,7 @@
 
 # /// probe
 # summary = "torch.multiprocessing.spawn starts two processes, which share a tensor's memory"
-# timeout = 120
+# timeout = 240
 # ///
 
 import sys

@@ -2,7 +2,7 @@
 
 # /// probe
 # summary = "threads fit affinity, cpu.max and pids.max; OMP_NUM_THREADS does not cripple the rest"
-# timeout = 90
+# timeout = 300
 # ///
 
 import os

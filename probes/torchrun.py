@@ -2,7 +2,7 @@
 
 # /// probe
 # summary = "torchrun on PATH belongs to the image's Python and launches two processes"
-# timeout = 120
+# timeout = 240
 # ///
 
 import json

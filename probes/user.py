@@ -2,7 +2,7 @@
 
 # /// probe
 # summary = "non-root user; home, triton's and inductor's caches writable; no user-site packages"
-# timeout = 90
+# timeout = 300
 # [variant.random_uid]
 # summary = "the same as a random uid without a passwd entry, in group 0"
 # random_uid = true

@@ -2,7 +2,7 @@
 
 # /// probe
 # summary = "torch, CUDA, cuDNN, NCCL and triton are the versions that the lock names"
-# timeout = 90
+# timeout = 300
 # ///
 
 import platform
