@@ -16,12 +16,19 @@ from docker.models.images import Image
 
 from tests.integration.needs import needs
 from tests.integration.registries import RunningRegistry, running_registry
-from tests.madeimages import Workshop, image_layers, made_lock, report_cell
+from tests.madeimages import Workshop, image_layers, made_lock, probe, report_cell
 from torchproof.cli import main
+from torchproof.engines import RunResult, RunSpec
+from torchproof.engines.docker import REPOSITORY as REPOSITORY_HERE
 from torchproof.imageconfig import image_config
 from torchproof.lock import Lock
 from torchproof.lockfile import lock_path, write_lock
+from torchproof.matrix import load_matrix
+from torchproof.probing.run import RunOptions, open_trial
+from torchproof.probing.script import PROBES, suite_hash
+from torchproof.publish.reuse import bring_image, bring_passes, open_ledger
 from torchproof.registry import Registry
+from torchproof.results import Built, Host, Outcome, SubjectKind
 
 pytestmark = [needs("registry"), needs("docker")]
 REPOSITORY = "ai/torch"
@@ -90,6 +97,61 @@ def test_an_engine_image_is_published_and_pulled_back_as_it_was_tested(
     answer = json.loads(capsys.readouterr().out)
     assert answer["digest"] == manifest.digest
     assert answer["evidence"][0]["statement"]["predicate"]["tested"] == image.id
+
+
+def test_a_published_image_and_its_passes_are_brought_instead_of_built_and_probed(
+    registry: RunningRegistry, built: tuple[docker.DockerClient, Image, Lock], tmp_path: Path
+) -> None:
+    client, image, lock = built
+    shop = Workshop(tmp_path / "shop", registry.host)
+    write_lock(lock, lock_path(lock.cell, shop.images))
+    suite = suite_hash(PROBES)
+    cell = report_cell(lock, f"torchproof:{lock.cell}", image.id, probes=[probe("linkage")])
+    shop.report(cell | {"evidence": cell["evidence"] | {"suite_hash": suite}})
+    assert main(shop.arguments()) == 0
+    client.images.remove(image.id, force=True)
+    ledger = open_ledger(load_matrix(shop.matrix))
+    assert ledger is not None
+    found = bring_image(ledger, lock)
+    assert found is not None and found.config == image.id
+    local = f"{REPOSITORY_HERE}:{lock.cell}"
+    try:
+        assert client.images.get(local).id == image.id
+        trial = open_trial(CpuHost(), brought(lock, image), lock, folder=PROBES, reports=tmp_path)
+        assert bring_passes(ledger, trial, found) == ("linkage",)
+        assert trial.store.load()["linkage"].outcome is Outcome.PASS
+        assert bring_passes(ledger, trial, found) == ()
+        strict = RunOptions(thresholds={"linkage": {"x": 1.0}})
+        other = open_trial(
+            CpuHost(), brought(lock, image), lock, folder=PROBES, reports=tmp_path, options=strict
+        )
+        assert bring_passes(ledger, other, found) == ()
+    finally:
+        client.images.remove(local)
+    assert bring_image(ledger, made_lock(salt="other")) is None
+
+
+class CpuHost:
+    """A runner that is only asked where it is."""
+
+    def host(self) -> Host:
+        return Host(engine="docker 20.10.24")
+
+    def run(self, built: Built, spec: RunSpec) -> RunResult:
+        raise AssertionError("nothing is to be run")
+
+
+def brought(lock: Lock, image: Image) -> Built:
+    return Built(
+        cell=lock.cell,
+        subject=SubjectKind.IMAGE,
+        ref=lock.cell,
+        digest=str(image.id),
+        size=1,
+        layers=(),
+        plan_hash="",
+        seconds=0.0,
+    )
 
 
 def test_an_image_that_the_engine_lost_is_never_built_again(
