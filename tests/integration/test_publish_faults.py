@@ -69,13 +69,14 @@ class Publishing:
         self.repository = repository
         self.scratch = tmp_path / "scratch"
         self.log: list[str] = []
+        self.patience = HASTY
 
     def run(self, host: str, report: object) -> bool:
         """Publish; True if nothing went wrong."""
         from torchproof.report.models import ReportModel
 
         assert isinstance(report, ReportModel)
-        with Registry(host, patience=HASTY, timeout=10) as client:
+        with Registry(host, patience=self.patience, timeout=10) as client:
             target = Target(
                 registry=client,
                 repository=self.repository,
@@ -168,6 +169,7 @@ def publish_at_once(*runs: tuple[Publishing, object], host: str) -> list[bool]:
     done = [False] * len(runs)
 
     def work(number: int, one: Publishing, report: object) -> None:
+        one.patience = Patience(attempts=6, first=0.1, longest=2.0)
         start.wait()
         done[number] = one.run(host, report)
 

@@ -13,6 +13,7 @@ from isal import isal_zlib
 
 from torchproof.errors import IntegrityError
 from torchproof.publish.images import Image, LayerSource
+from torchproof.publish.storing import put_manifest
 from torchproof.publish.tags import content_tag
 from torchproof.registry import (
     OCI_CONFIG,
@@ -79,7 +80,7 @@ def push_content(
     config = registry.push_blob(repository, image.config, media_type=OCI_CONFIG)
     data, media_type = _manifest(image, config, layers, annotations)
     tag = content_tag(immutable, sha256_digest(data))
-    return registry.put_manifest(repository, tag, data, media_type=media_type)
+    return put_manifest(registry, repository, tag, data, media_type=media_type)
 
 
 def _manifest(

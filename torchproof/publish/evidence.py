@@ -18,6 +18,7 @@ from typing import Any
 from torchproof.errors import IntegrityError, RegistryError
 from torchproof.publish.signing import DSSE_TYPE
 from torchproof.publish.statement import PAYLOAD_TYPE, PREDICATE_TYPE
+from torchproof.publish.storing import put_manifest
 from torchproof.registry import (
     OCI_EMPTY,
     OCI_INDEX,
@@ -93,7 +94,7 @@ def attach(registry: Registry, repository: str, subject: Descriptor, piece: Piec
     }
     data = _json(manifest)
     digest = Manifest(media_type=OCI_MANIFEST, data=data).digest
-    return registry.put_manifest(repository, _proof_tag(subject.digest, digest), data)
+    return put_manifest(registry, repository, _proof_tag(subject.digest, digest), data)
 
 
 def settle(registry: Registry, repository: str, subject: str) -> None:
@@ -216,7 +217,7 @@ def _mend_referrers(
         "mediaType": OCI_INDEX,
         "manifests": [one.as_json() for one in sorted(entries, key=lambda one: one.digest)],
     }
-    registry.put_manifest(repository, _fallback_tag(subject), _json(index), media_type=OCI_INDEX)
+    put_manifest(registry, repository, _fallback_tag(subject), _json(index), media_type=OCI_INDEX)
     return False
 
 
@@ -241,7 +242,7 @@ def _mend_cosign(
         "config": empty.as_json(),
         "layers": [one for _, one in sorted((before | layers).items())],
     }
-    registry.put_manifest(repository, tag, _json(gathered))
+    put_manifest(registry, repository, tag, _json(gathered))
     return False
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from torchproof.errors import CellError, RegistryError
 from torchproof.publish.evidence import CREATED, VERDICT, listed
+from torchproof.publish.storing import put_manifest
 from torchproof.publish.tags import (
     Immutable,
     Published,
@@ -59,7 +60,7 @@ def put_immutable(
         raise RegistryError(
             f"{registry.host} does not have {digest} any more", fix="run the same command again"
         )
-    registry.put_manifest(repository, tag, manifest.data, media_type=manifest.media_type)
+    put_manifest(registry, repository, tag, manifest.data, media_type=manifest.media_type)
     if not _taken(registry, repository, tag, digest):
         raise RegistryError(
             f"{registry.host} stored {tag}, but does not have it",
@@ -120,8 +121,8 @@ def move(registry: Registry, repository: str, placed: Sequence[Immutable]) -> tu
         for tag, target in left:
             manifest = registry.manifest(repository, target.digest)
             if manifest is not None:
-                registry.put_manifest(
-                    repository, tag, manifest.data, media_type=manifest.media_type
+                put_manifest(
+                    registry, repository, tag, manifest.data, media_type=manifest.media_type
                 )
         time.sleep(0.05 * round_)
     raise RegistryError(
