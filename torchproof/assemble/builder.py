@@ -7,69 +7,36 @@ neither downloaded nor made; what is made is checked against every hash that is 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torchproof.assemble.baseimage import BaseImage
 from torchproof.assemble.destination import Destination, OpenSource
-from torchproof.assemble.environment import (
-    BaseFiles,
-    config_layer,
-    python_layer,
-    read_base_files,
-)
 from torchproof.assemble.image import TITLE, Image, ImageLayerFacts, make_image
-from torchproof.assemble.install import Installed, install
-from torchproof.assemble.layer import LayerStream, Transform
+from torchproof.assemble.layer import LayerStream
 from torchproof.assemble.layerfacts import (
     FactsStore,
     LayerFacts,
-    recipe_key,
     write_facts,
     write_whole,
 )
-from torchproof.assemble.prune import Pruner, require_served
-from torchproof.assemble.recipes import MOST_LAYERS, Recipe, recipes
-from torchproof.assemble.wheelfile import open_wheel
+from torchproof.assemble.prune import require_served
+from torchproof.assemble.work import Work, all_work
 from torchproof.errors import IntegrityError
 from torchproof.imageconfig import image_config
 from torchproof.index import WheelStore
-from torchproof.lock import LayerName, Lock, canonical_json
-from torchproof.plan import PREFIX, Plan
+from torchproof.lock import LayerName, Lock
+from torchproof.plan import Plan
 from torchproof.registry import sha256_digest
 from torchproof.results import Built, ImageLayer, SubjectKind
 
 FACTS_FILE = "layers.yaml"
 """Beside the lock."""
-SEEDS = frozenset({"pip", "setuptools"})
-"""What `venv` installs besides the environment itself."""
-_LARGE_ENOUGH = 4096
-"""Bytes of the smallest file that can hold device code."""
-
 Note = Callable[[str], None]
 """Takes lines for people: what was reused, made, sent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One blob to be made: what is known of it, and how to make it."""
-
-    name: LayerName
-    title: str
-    key: str
-    size: int
-    """Bytes to expect, for scheduling."""
-    make: Callable[[bool], LayerStream]
-    """Takes whether the tar is to be hashed (its facts are not known)."""
-    pruners: list[Pruner] = field(default_factory=list)
-    """Filled while the blob is made."""
-    kept: bool = False
-    """Whether the blob is small and dear to make: it is kept in the cache."""
 
 
 class Assembler:
@@ -114,13 +81,21 @@ class Assembler:
         require_served(lock.archs, lock.gpus)
         if folder is not None:
             self._facts.load(folder / FACTS_FILE)
-        work = self._work(plan, lock, base)
+        work = all_work(plan, lock, base, store=self._store, cache=self._cache)
         known = {one.key: facts for one in work if (facts := self._facts.get(one.key))}
         reused = False
         if len(known) == len(work):
             image, layers = self._image(lock, base, work, known)
             reused = destination.current() == image.digest
         if not reused:
+            # One question to the index for all; the downloads then overlap with the rest.
+            self._store.look_up(
+                wheel
+                for one in work
+                if one.key not in known
+                for wheel in one.wheels
+                if self._store.path(wheel) is None
+            )
             made = self._make(base, work, known, destination)
             image, layers = self._image(lock, base, work, made)
             known = made
@@ -142,76 +117,6 @@ class Assembler:
             plan_hash=plan.hash,
             seconds=time.monotonic() - started,
             reused=reused,
-        )
-
-    def _work(self, plan: Plan, lock: Lock, base: BaseImage) -> list[Work]:
-        found: list[BaseFiles] = []
-        reading = threading.Lock()
-
-        def files() -> BaseFiles:
-            with reading:
-                if not found:
-                    found.append(read_base_files(base, lock.python))
-            return found[0]
-
-        config = image_config(lock)
-        replaced = sorted({wheel.name for wheel in lock.wheels} & SEEDS)
-        python_key = recipe_key(
-            {"base": base.id, "python": lock.python, "prefix": PREFIX, "replaced": replaced}
-        )
-        user = {"passwd": config.passwd, "directories": canonical_json(list(config.directories))}
-        scratch = self._cache / "bases" / "wheels"
-        python = Work(
-            name=LayerName.PYTHON,
-            title=f"python: virtual environment of Python {lock.python}",
-            key=python_key,
-            size=3_000_000,
-            make=lambda _: python_layer(
-                files(),
-                lock.python,
-                scratch / base.id.removeprefix("sha256:"),
-                replaced=replaced,
-            ),
-            kept=True,
-        )
-        last = Work(
-            name=LayerName.CONFIG,
-            title="config: the user and its folders",
-            key=recipe_key({"base": base.id, "user": user}),
-            size=4096,
-            make=lambda _: config_layer(files(), config),
-            kept=True,
-        )
-        room = MOST_LAYERS - len(base.layers) - 2
-        wheels = [self._of_wheels(one, lock) for one in recipes(plan, lock, room=room)]
-        return [python, *wheels, last]
-
-    def _of_wheels(self, recipe: Recipe, lock: Lock) -> Work:
-        pruners: list[Pruner] = []
-
-        def choose(file: Installed) -> Transform | None:
-            if file.member is None or file.member.size < _LARGE_ENOUGH or not _library(file.path):
-                return None
-            pruner = Pruner(recipe.gpus, size=file.member.size)
-            pruners.append(pruner)
-            return pruner
-
-        def make(hashing: bool) -> LayerStream:
-            wheels = []
-            for wheel in recipe.wheels:
-                path = self._store.path(wheel) or self._store.fetch(wheel, cell=lock.cell)
-                wheels.append((install(open_wheel(path), lock.python), wheel.sha256))
-            return LayerStream(
-                wheels=wheels, choose=choose if recipe.gpus else None, hashing=hashing
-            )
-
-        return Work(
-            name=recipe.layer,
-            title=recipe.title,
-            key=recipe.key,
-            size=recipe.size,
-            make=make,
-            pruners=pruners,
         )
 
     def _make(
@@ -340,8 +245,3 @@ class Assembler:
 def _copy(destination: Destination, source: OpenSource, digest: str, size: int) -> None:
     if not destination.has(digest, size):
         destination.write(source, digest=digest, size=size)
-
-
-def _library(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    return name.endswith((".so", ".cubin", ".fatbin")) or ".so." in name

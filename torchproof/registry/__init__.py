@@ -6,7 +6,7 @@ only at the end, and no copy lies on disk or in memory.
 
 from __future__ import annotations
 
-from torchproof.registry.client import Manifest, Registry
+from torchproof.registry.client import Registry
 from torchproof.registry.descriptor import (
     DOCKER_MANIFEST,
     DOCKER_MANIFEST_LIST,
@@ -18,6 +18,7 @@ from torchproof.registry.descriptor import (
     Descriptor,
     sha256_digest,
 )
+from torchproof.registry.manifest import Manifest
 from torchproof.registry.reference import Reference
 
 __all__ = [

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
-from torchproof.errors import IntegrityError, RegistryError
+from torchproof.errors import IntegrityError
 from torchproof.registry.auth import Credentials
 from torchproof.registry.descriptor import (
     DOCKER_MANIFEST,
@@ -21,42 +20,11 @@ from torchproof.registry.descriptor import (
     Descriptor,
     sha256_digest,
 )
+from torchproof.registry.manifest import Manifest
 from torchproof.registry.transport import RETRIED, Patience, Transport, describe
 from torchproof.registry.upload import Uploader
 
 ACCEPTED = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_MANIFEST_LIST))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """A manifest or index as the registry holds it, byte by byte."""
-
-    media_type: str
-    data: bytes
-
-    @property
-    def digest(self) -> str:
-        """`sha256:…` of the bytes."""
-        return sha256_digest(self.data)
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return len(self.data)
-
-    def json(self) -> dict[str, Any]:
-        """Parse the bytes; raise `IntegrityError` if they are no JSON object."""
-        try:
-            value = json.loads(self.data)
-        except ValueError as error:
-            raise IntegrityError(f"manifest {self.digest} is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise IntegrityError(f"manifest {self.digest} is not a JSON object")
-        return value
-
-    def descriptor(self) -> Descriptor:
-        """Return the descriptor of this manifest."""
-        return Descriptor(media_type=self.media_type, digest=self.digest, size=self.size)
 
 
 class Registry:
@@ -259,7 +227,7 @@ class Registry:
         manifest = Manifest(media_type=media_type, data=data).json()
         subject = manifest.get("subject")
         if subject and "OCI-Subject" not in response.headers:
-            self._add_referrer(repository, subject["digest"], digest, manifest, data)
+            self._add_referrer(repository, subject["digest"], digest, data)
         return digest
 
     def referrers(
@@ -314,9 +282,7 @@ class Registry:
             doing=f"deleting {digest}",
         )
 
-    def _add_referrer(
-        self, repository: str, subject: str, digest: str, manifest: Mapping[str, Any], data: bytes
-    ) -> None:
+    def _add_referrer(self, repository: str, subject: str, digest: str, data: bytes) -> None:
         tag = _fallback_tag(subject)
         present = self.manifest(repository, tag)
         index: dict[str, Any] = (
@@ -326,14 +292,7 @@ class Registry:
         )
         if any(one.get("digest") == digest for one in index["manifests"]):
             return
-        config = manifest.get("config") or {}
-        one = Descriptor(
-            media_type=manifest.get("mediaType", OCI_MANIFEST),
-            digest=digest,
-            size=len(data),
-            annotations=manifest.get("annotations") or {},
-            artifact_type=manifest.get("artifactType") or config.get("mediaType"),
-        )
+        one = Manifest(media_type=OCI_MANIFEST, data=data).referrer()
         index["manifests"].append(one.as_json())
         self.put_manifest(repository, tag, json.dumps(index).encode(), media_type=OCI_INDEX)
 
@@ -348,6 +307,3 @@ def _push(repository: str) -> tuple[str, ...]:
 
 def _fallback_tag(digest: str) -> str:
     return digest.replace(":", "-", 1)
-
-
-__all__ = ["Manifest", "Registry", "RegistryError"]

@@ -1,0 +1,128 @@
+"""What an image is made of: one piece of work a blob. Nothing is read before a blob is made."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchproof.assemble.baseimage import BaseImage
+from torchproof.assemble.environment import (
+    BaseFiles,
+    config_layer,
+    python_layer,
+    read_base_files,
+)
+from torchproof.assemble.install import Installed, install
+from torchproof.assemble.layer import LayerStream, Transform
+from torchproof.assemble.layerfacts import recipe_key
+from torchproof.assemble.prune import Pruner
+from torchproof.assemble.recipes import MOST_LAYERS, Recipe, recipes
+from torchproof.assemble.wheelfile import open_wheel
+from torchproof.imageconfig import image_config
+from torchproof.index import WheelStore
+from torchproof.lock import LayerName, Lock, LockedWheel, canonical_json
+from torchproof.plan import PREFIX, Plan
+
+SEEDS = frozenset({"pip", "setuptools"})
+"""What `venv` installs besides the environment itself."""
+_LARGE_ENOUGH = 4096
+"""Bytes of the smallest file that can hold device code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One blob to be made: what is known of it, and how to make it."""
+
+    name: LayerName
+    title: str
+    key: str
+    size: int
+    """Bytes to expect, for scheduling."""
+    make: Callable[[bool], LayerStream]
+    """Takes whether the tar is to be hashed (its facts are not known)."""
+    wheels: tuple[LockedWheel, ...] = ()
+    pruners: list[Pruner] = field(default_factory=list)
+    """Filled while the blob is made."""
+    kept: bool = False
+    """Whether the blob is small and dear to make: it is kept in the cache."""
+
+
+def all_work(
+    plan: Plan, lock: Lock, base: BaseImage, *, store: WheelStore, cache: Path
+) -> list[Work]:
+    """Cut an image above its base into blobs, bottom first."""
+    found: list[BaseFiles] = []
+    reading = threading.Lock()
+
+    def files() -> BaseFiles:
+        with reading:
+            if not found:
+                found.append(read_base_files(base, lock.python))
+        return found[0]
+
+    config = image_config(lock)
+    replaced = sorted({wheel.name for wheel in lock.wheels} & SEEDS)
+    python_key = recipe_key(
+        {"base": base.id, "python": lock.python, "prefix": PREFIX, "replaced": replaced}
+    )
+    user = {"passwd": config.passwd, "directories": canonical_json(list(config.directories))}
+    scratch = cache / "bases" / "wheels"
+    python = Work(
+        name=LayerName.PYTHON,
+        title=f"python: virtual environment of Python {lock.python}",
+        key=python_key,
+        size=3_000_000,
+        make=lambda _: python_layer(
+            files(),
+            lock.python,
+            scratch / base.id.removeprefix("sha256:"),
+            replaced=replaced,
+        ),
+        kept=True,
+    )
+    last = Work(
+        name=LayerName.CONFIG,
+        title="config: the user and its folders",
+        key=recipe_key({"base": base.id, "user": user}),
+        size=4096,
+        make=lambda _: config_layer(files(), config),
+        kept=True,
+    )
+    room = MOST_LAYERS - len(base.layers) - 2
+    wheels = [_of_wheels(one, lock, store) for one in recipes(plan, lock, room=room)]
+    return [python, *wheels, last]
+
+
+def _of_wheels(recipe: Recipe, lock: Lock, store: WheelStore) -> Work:
+    pruners: list[Pruner] = []
+
+    def choose(file: Installed) -> Transform | None:
+        if file.member is None or file.member.size < _LARGE_ENOUGH or not _library(file.path):
+            return None
+        pruner = Pruner(recipe.gpus, size=file.member.size)
+        pruners.append(pruner)
+        return pruner
+
+    def make(hashing: bool) -> LayerStream:
+        wheels = []
+        for wheel in recipe.wheels:
+            path = store.path(wheel) or store.fetch(wheel, cell=lock.cell)
+            wheels.append((install(open_wheel(path), lock.python), wheel.sha256))
+        return LayerStream(wheels=wheels, choose=choose if recipe.gpus else None, hashing=hashing)
+
+    return Work(
+        name=recipe.layer,
+        title=recipe.title,
+        key=recipe.key,
+        size=recipe.size,
+        make=make,
+        wheels=recipe.wheels,
+        pruners=pruners,
+    )
+
+
+def _library(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name.endswith((".so", ".cubin", ".fatbin")) or ".so." in name

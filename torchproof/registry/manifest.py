@@ -1,0 +1,54 @@
+"""A manifest as bytes: what a digest is of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from torchproof.errors import IntegrityError
+from torchproof.registry.descriptor import Descriptor, sha256_digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A manifest or index as the registry holds it, byte by byte."""
+
+    media_type: str
+    data: bytes
+
+    @property
+    def digest(self) -> str:
+        """`sha256:…` of the bytes."""
+        return sha256_digest(self.data)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.data)
+
+    def json(self) -> dict[str, Any]:
+        """Parse the bytes; raise `IntegrityError` if they are no JSON object."""
+        try:
+            value = json.loads(self.data)
+        except ValueError as error:
+            raise IntegrityError(f"manifest {self.digest} is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise IntegrityError(f"manifest {self.digest} is not a JSON object")
+        return value
+
+    def descriptor(self) -> Descriptor:
+        """Return the descriptor of this manifest."""
+        return Descriptor(media_type=self.media_type, digest=self.digest, size=self.size)
+
+    def referrer(self) -> Descriptor:
+        """Return the descriptor by which a list of referrers names this manifest."""
+        document = self.json()
+        config = document.get("config") or {}
+        return Descriptor(
+            media_type=document.get("mediaType", self.media_type),
+            digest=self.digest,
+            size=self.size,
+            annotations=document.get("annotations") or {},
+            artifact_type=document.get("artifactType") or config.get("mediaType"),
+        )
