@@ -45,7 +45,8 @@ def changes(lock: Lock, images: Path = IMAGES) -> tuple[Change, ...]:
     Raises InputError for a lock that gives no Dockerfile.
     """
     folder = images / lock.cell
-    wanted = dict(render(make_plan(lock), lock))
+    # A Dockerfile cannot make a slim image: it is assembled, from its lock alone.
+    wanted = {} if lock.gpus else dict(render(make_plan(lock), lock))
     names = {path.name for path in _generated(folder)} | set(wanted)
     found = (
         Change(path=folder / name, present=_read(folder / name), wanted=wanted.get(name))

@@ -193,13 +193,14 @@ class Pipeline:
         assert run.built is not None
         assert run.lock is not None
         self._progress.say(run.id, "audit")
+        before = self._before.get(run.id)
         try:
             findings = tuple(
                 audit_built(
                     run.built,
                     run.lock,
                     hosts=self._setting.matrix.hosts,
-                    before=self._before.get(run.id),
+                    before=replace(before, now=run.built.size) if before else None,
                 )
             )
             run = self._update(replace(run, findings=findings))

@@ -124,6 +124,8 @@ class ReportedSize:
 
     size: int
     source: str
+    now: int = 0
+    """Size now, measured as `size` was; 0: as the layers unpack."""
 
 
 class Subject(StrEnum):

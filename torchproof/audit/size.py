@@ -64,7 +64,8 @@ def growth(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     """Find an image that grew by more than 10 % or 100 MB since the last report."""
     if facts.before is None or not facts.layers:
         return
-    now, then = sum(layer.size for layer in facts.layers), facts.before.size
+    now = facts.before.now or sum(layer.size for layer in facts.layers)
+    then = facts.before.size
     if then > 0 and (now - then > GROWTH_BYTES or now > then * (1 + GROWTH)):
         yield rule.error(
             f"the image grew from {then / 1e6:.0f} MB to {now / 1e6:.0f} MB since "

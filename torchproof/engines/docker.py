@@ -52,6 +52,8 @@ REPOSITORY = "localhost/torchproof/cell"
 INSTALLER = "localhost/torchproof/installer"
 NETWORK = "TORCHPROOF_BUILD_NETWORK"
 """`host`, `default` or `auto`: the network of a build. `auto` is host for an index on loopback."""
+LOAD_TIMEOUT = 3600
+"""Seconds that an engine may take to unpack an image it is given."""
 EMPTY_LAYER = "sha256:5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef"
 """sha256 of a tar without members (1024 zero bytes)."""
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
@@ -159,8 +161,10 @@ class DockerEngine:
             try:
                 self._client.images.get(image_id)
             except ImageNotFound:
+                patient = docker.from_env(timeout=LOAD_TIMEOUT)
                 # What it posts may be an iterable: the archive is never whole in memory.
-                self._client.images.load(archive)  # type: ignore[arg-type]
+                patient.images.load(archive)  # type: ignore[arg-type]
+                patient.close()
 
     def stop(self) -> None:
         """Stop the builds and remove the containers that this process runs now."""
