@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: venv matrix plan lock generate build report publish test lint schema ci-local bench-build clean picture
+.PHONY: venv matrix plan lock generate build report publish test lint schema ci-local bench-build clean picture bench
 
 venv: $(VENV)/.ready
 
@@ -38,3 +38,7 @@ clean:
 
 picture: venv
 	$(BIN)/python docs/picture.py $(ARGS)
+
+# How long an audit of the largest image takes, and how much memory; ARGS=IMAGE for another one.
+bench: venv
+	$(BIN)/python benchmarks/bench_audit.py $(ARGS)
