@@ -299,6 +299,18 @@ def test_what_is_no_wheel_is_refused(tmp_path: Path, files: dict[str, bytes], ma
         build(make_wheel(tmp_path, files))
 
 
+def test_a_target_that_is_written_twice_is_refused(tmp_path: Path) -> None:
+    files = {"a.py": b"1", "demo-1.0.data/purelib/a.py": b"2"}
+    with pytest.raises(IntegrityError, match="installed twice"):
+        build(make_wheel(tmp_path, files))
+
+
+def test_record_lines_that_cannot_be_right_are_made_anew(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, {"demo/a.py": b"abc"}, record="demo/a.py,sha256=AAAA,99\n")
+    text = unpack(build(path)[0])[f"{SITE}/demo-1.0.dist-info/RECORD"][1].decode()
+    assert record_line("demo/a.py", b"abc") in text
+
+
 @pytest.mark.parametrize("line", ["x = no colon\n", "a/b = m:f\n", "broken"])
 def test_bad_entry_points_are_refused(tmp_path: Path, line: str) -> None:
     with pytest.raises(IntegrityError):

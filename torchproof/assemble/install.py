@@ -13,6 +13,7 @@ import io
 import posixpath
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from installer.records import InvalidRecordEntry, RecordEntry, parse_record_file
@@ -99,7 +100,6 @@ class _Installer:
         self.site = site_packages(python)
         self.members = {member.name: member for member in wheel.members}
         self.dist_info = self._dist_info()
-        self.data_folder = self.dist_info.removesuffix(".dist-info") + ".data"
         self._check_version()
         self.rows = self._read_record()
 
@@ -109,7 +109,12 @@ class _Installer:
         # An installer's own files replace what a wheel may carry under their names.
         skipped |= {f"{self.dist_info}/{name}" for name in ("INSTALLER", "REQUESTED")}
         files = [self._place(one) for one in self.wheel.members if one.name not in skipped]
-        files += self._scripts(taken={file.path for file in files})
+        taken = {file.path for file in files}
+        if len(taken) < len(files):
+            paths = sorted(file.path for file in files)
+            twice = next(one for one, other in pairwise(paths) if one == other)
+            raise self._bad(f"{twice} would be installed twice")
+        files += self._scripts(taken)
         for name, data in (("INSTALLER", self.installer), ("REQUESTED", b"")):
             files.append(self._made(f"{self.site}/{self.dist_info}/{name}", data, 0o644))
         return Installation(wheel=self.wheel, files=tuple(files), record_path=f"{self.site}/{own}")
@@ -156,9 +161,9 @@ class _Installer:
             if fixed != data:
                 return self._made(path, fixed, mode)
         entry = self.rows.get(member.name)
-        hash_ = str(entry.hash_) if entry and entry.hash_ else ""
-        if entry and entry.size is not None and entry.size != member.size:
-            raise self._bad(f"RECORD says {entry.size} bytes for {member.name}, not {member.size}")
+        # A line that cannot be right is made anew from the file, as one that is missing.
+        plausible = entry and entry.hash_ and entry.size in (None, member.size)
+        hash_ = str(entry.hash_) if entry and plausible else ""
         row = (self._relative(path), hash_, str(member.size) if hash_ else "")
         return Installed(path=path, mode=mode, row=row, member=member)
 
@@ -166,7 +171,7 @@ class _Installer:
         """Return absolute path, mode and scheme of a member."""
         mode = 0o755 if member.executable else 0o644
         first, _, rest = member.name.partition("/")
-        if first != self.data_folder:
+        if not first.endswith(".data"):
             return f"{self.site}/{member.name}", mode, "purelib"
         scheme, _, rest = rest.partition("/")
         if scheme not in SCHEME_NAMES or not rest:
