@@ -10,9 +10,10 @@ import typer
 
 from torchproof.commands.options import AsJson
 from torchproof.errors import Exit
+from torchproof.publish.answers import answer_json, answer_lines
 from torchproof.publish.covers import parse_requirement
 from torchproof.publish.signing import load_verifying_key
-from torchproof.publish.verification import Trust, answer_json, answer_lines, verify
+from torchproof.publish.verification import Trust, verify
 from torchproof.registry import Reference, Registry
 
 
