@@ -43,7 +43,7 @@ from torchproof.dockerfile import base_ref, render
 from torchproof.engines.buildclient import BuildClient, find_build_client
 from torchproof.facts import load_facts
 from torchproof.index import Indexes, WheelStore, cache_dir
-from torchproof.installing import ca_bundle, index_urls, pip_config, uv_config
+from torchproof.installing import ca_bundle, index_urls, installer_index, pip_config, uv_config
 from torchproof.lock import Lock
 from torchproof.lockfile import lock_path, read_lock
 from torchproof.plan import make_plan
@@ -327,14 +327,13 @@ def docker_build(builder: BuildClient, lock: Lock, tag: str, mark: str) -> None:
             marked = f"# {mark}\n{text}" if file.endswith(".txt") and file != "uv.txt" else text
             (context / file).write_text(marked)
         urls = index_urls(lock, Indexes(pytorch=load_facts().pytorch_url))
-        (secrets / "pip.conf").write_text(pip_config(urls))
+        (secrets / "pip.conf").write_text(pip_config(installer_index(urls)))
         (secrets / "uv.toml").write_text(uv_config(urls))
-        bundle = ca_bundle(os.environ)
-        shutil.copy(bundle, secrets / "ca") if bundle else (secrets / "ca").touch()
+        found = {name: secrets / name for name in ("pip.conf", "uv.toml")}
+        if bundle := ca_bundle(os.environ):
+            found["ca"] = bundle
         command = [builder.program, *builder.arguments, f"--tag={tag}"]
-        command += [
-            f"--secret=id={one},src={secrets / one}" for one in ("pip.conf", "uv.toml", "ca")
-        ]
+        command += [f"--secret=id={name},src={path}" for name, path in found.items()]
         done = subprocess.run(
             [*command, str(context)],
             env={**os.environ, **builder.env},
