@@ -13,6 +13,10 @@ from torchproof.matrixmodel import Matrix
 from torchproof.yamlfile import Location
 
 
+MANY = 40
+"""Names beyond which a list is told by its families."""
+
+
 def check_indexes(matrix: Matrix) -> None:
     """Check the aliases and URLs of `indexes:`. Raises InputError with the line."""
     for alias, url in matrix.indexes.items():
@@ -64,5 +68,11 @@ def _known(
             raise InputError(
                 f"there is no {kind} `{name}`",
                 where=matrix.where((*location, key)),
-                fix=did_you_mean(name, known) or f"known are: {', '.join(sorted(known))}",
+                fix=did_you_mean(name, known) or f"known are: {_listed(known)}",
             )
+
+
+def _listed(names: Collection[str]) -> str:
+    """List names, and no more than a reader takes in: of many rules, their families."""
+    families = sorted({name.split(".")[0] + ".*" for name in names if "." in name})
+    return ", ".join(families if len(names) > MANY and families else sorted(names))

@@ -49,7 +49,6 @@ class Desk:
             "indexes": self.index.urls,
             "options": {"compile": False},
             "probes": {"required": NO_TORCH, "rest": False},
-            "audit": {"required": ["none.*"]},
         }
         text = yaml.safe_dump(content | more)
         (self.folder / "matrix.yaml").write_text(text, encoding="utf-8")
@@ -299,3 +298,17 @@ def test_a_real_torch_is_built_audited_and_probed_in_its_image(tmp_path: Path) -
 
 def _uv_cache() -> str:
     return os.environ.get("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv"))
+
+
+@pytest.mark.real_torch
+def test_an_nccl_that_does_not_fit_fails_before_a_build_is_spent_on_it(tmp_path: Path) -> None:
+    desk = Desk(folder=tmp_path, index=FakeIndex({}))
+    cell = {"torch": "2.7.1", "cuda": "cu126", "nccl": "2.21.5"}
+    (tmp_path / "matrix.yaml").write_text(yaml.safe_dump({"cells": [cell]}), encoding="utf-8")
+    code, said = desk.run("matrix", "--engine", "venv", UV_CACHE_DIR=_uv_cache())
+    found = desk.cells()["2.7.1-cu126-py311-nccl2.21.5"]
+    assert code == 1, said
+    assert found["verdict"] == "failed"
+    assert found["evidence"]["subject"] == "lock"
+    assert "ncclCommInitRankScalable" in found["reason"]
+    assert not found["environment"] and not found["image"] and not found["probes"]

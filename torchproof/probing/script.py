@@ -31,8 +31,11 @@ from torchproof.matrixerrors import did_you_mean
 
 BLOCK = re.compile(r"^# /// probe[ \t]*\n(?P<body>(?:#(?: .*)?\n)*?)# ///[ \t]*$", re.MULTILINE)
 
-PROBES = Path(__file__).resolve().parents[2] / "probes"
-"""The probe scripts of this checkout."""
+_PACKAGE = Path(__file__).resolve().parents[1]
+PROBES = next(
+    folder for folder in (_PACKAGE / "probes", _PACKAGE.parent / "probes") if folder.is_dir()
+)
+"""The probe scripts that come with torchproof: of an installation, or of this checkout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
