@@ -12,7 +12,6 @@ from torchproof.matrixerrors import did_you_mean
 from torchproof.matrixmodel import Matrix
 from torchproof.yamlfile import Location
 
-
 MANY = 40
 """Names beyond which a list is told by its families."""
 
