@@ -25,13 +25,17 @@ def audit_tree(root: Path) -> list[Finding]:
     return evaluate(RULES, open_directory(root))
 
 
-def audit_image(name: str, hosts: Iterable[DeclaredHost] = ()) -> list[Finding]:
+def audit_image(
+    name: str, hosts: Iterable[DeclaredHost] = (), *, lock: Lock | None = None
+) -> list[Finding]:
     """Audit an image of an engine or a registry, a layout, an archive or a directory, by name.
+
+    With `lock`, what is installed is compared with it.
 
     Raises InputError if there is none, CellError if it is no image, HostError (and its kinds) if
     neither engine nor registry answers.
     """
-    return evaluate(RULES, replace(open_anything(name), hosts=targets(hosts)))
+    return evaluate(RULES, replace(open_anything(name), hosts=targets(hosts), lock=lock))
 
 
 def audit_wheels(

@@ -105,7 +105,7 @@ def _cells(matrix: Matrix, only: str | None) -> Iterable[tuple[str, list[Finding
 
 def _cell(lock: Lock, matrix: Matrix, store: WheelStore) -> list[Finding]:
     try:
-        return audit_image(f"{REPOSITORY}:{lock.cell}", matrix.hosts)
+        return audit_image(f"{REPOSITORY}:{lock.cell}", matrix.hosts, lock=lock)
     except (InputError, HostError):
         paths = {
             wheel.filename: path for wheel in lock.wheels if (path := store.path(wheel)) is not None
