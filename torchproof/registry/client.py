@@ -268,7 +268,8 @@ class Registry:
             )
             if response.status_code == 404:
                 return ()
-            tags += response.json().get("tags") or []
+            answer = Manifest(media_type="", data=response.content).json()
+            tags += answer.get("tags") or []
             url = response.links.get("next", {}).get("url")
         return tuple(sorted(set(tags)))
 
