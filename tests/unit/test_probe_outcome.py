@@ -157,3 +157,9 @@ def test_nothing_but_an_ok_object_ever_passes(code: int, stdout: str, stderr: st
 def test_any_object_is_read_without_an_error(code: int, said: dict[str, object]) -> None:
     result = ended(code, said)
     assert result.outcome is not Outcome.PASS or (code == 0 and said["code"] == "ok")
+
+
+def test_a_collective_that_never_ended_is_a_timeout() -> None:
+    said = {"code": "rank_failed", "message": "rank 0: Timed out waiting 25000ms for recv"}
+    result = ended(1, said)
+    assert (result.outcome, result.code) == (Outcome.TIMEOUT, "collective_timeout")

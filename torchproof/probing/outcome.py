@@ -17,7 +17,7 @@ from torchproof.probing.diagnosis import by_code, diagnose
 from torchproof.probing.script import Probe
 from torchproof.results import Host, Outcome, ProbeResult
 
-HANGS = frozenset({"hang", "timeout"})
+HANGS = frozenset({"hang", "timeout", "collective_timeout"})
 """Codes by which a script says that it ended a hang itself."""
 VAGUE = frozenset({"exception", "rank_failed", "rank_died", "garbage", "no_json", *HANGS})
 """Codes that say how a script ended and not why: the table of diagnoses is asked."""
@@ -166,6 +166,8 @@ def _explained(answer: Answer, run: RunResult) -> Answer:
             answer = replace(answer, code=known.code, message=message, fix=known.fix)
     if known is None:
         return answer
+    if known.code in HANGS:
+        answer = replace(answer, outcome=Outcome.TIMEOUT)
     if known.host_fault:
         answer = replace(answer, outcome=Outcome.HOST_FAULT)
     return replace(answer, fix=answer.fix or known.fix)
