@@ -86,9 +86,7 @@ class VenvEngine:
                 return found
             if place.exists():
                 shutil.rmtree(place)
-            self._uv(
-                ["venv", "--quiet", "--no-config", f"--python={python}", str(place)], lock, log
-            )
+            self._create(place, python, lock, log)
             for layer in plan.layers:
                 if layer.wheels:
                     self._install(place, layer, lock, log)
@@ -129,6 +127,25 @@ class VenvEngine:
 
     def _place(self, plan: Plan) -> Path:
         return self._folder / plan.hash.removeprefix("sha256:")[:24]
+
+    def _create(self, place: Path, python: str, lock: Lock, log: Path) -> None:
+        """Make the environment as an image's is made: with pip, and setuptools before 3.12.
+
+        torch.compile imports setuptools, which torch asks for only where Python brings none.
+        """
+        code, output = run_logged(
+            [python, "-m", "venv", str(place)],
+            env=install_environment(index_urls(lock, self._indexes), os.environ),
+            cwd=self._folder,
+            log=log,
+            title=f"venv {place}",
+        )
+        if code != 0:
+            last = output.strip().splitlines()[-1:] or [f"exit code {code}"]
+            raise HostError(
+                f"{lock.cell}: {python} cannot make a virtual environment: {last[0]}",
+                fix=f"install python{lock.python}-venv, or build images: --engine docker",
+            )
 
     def _install(self, place: Path, layer: Layer, lock: Lock, log: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
