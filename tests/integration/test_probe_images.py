@@ -1,0 +1,88 @@
+"""Probes in a container of a real image: its user, its /dev/shm, its PID 1."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.integration.needs import needs
+from torchproof.engines import RunResult, RunSpec
+from torchproof.engines.docker import DockerEngine
+from torchproof.lockfile import lock_path, read_lock
+from torchproof.plan import make_plan
+from torchproof.probing.run import open_trial, run_probes
+from torchproof.probing.script import PROBES, load_probes, select_probes
+from torchproof.results import Built, Host, Outcome, ProbeResult
+
+pytestmark = [needs("docker"), needs("bootstrap"), needs("network"), pytest.mark.real_torch]
+CELL = "2.9.1-cu128-py311-nccl2.30.7"
+NAMES = "shm,shm_docker_default,user,user_random_uid,signals,rendezvous"
+
+
+class Changed:
+    """A real engine whose runs are started with something changed."""
+
+    name = "docker"
+
+    def __init__(self, engine: DockerEngine, **changes: object) -> None:
+        self._engine, self._changes = engine, changes
+
+    def host(self) -> Host:
+        return self._engine.host()
+
+    def run(self, built: Built, spec: RunSpec) -> RunResult:
+        changes = dict(self._changes)
+        if shell := changes.pop("shell", None):
+            changes["command"] = ["sh", "-c", f"{' '.join(spec.command)}; {shell}"]
+        changes["env"] = {**spec.env, **changes.get("env", {})}  # type: ignore[dict-item]
+        return self._engine.run(built, replace(spec, **changes))  # type: ignore[arg-type]
+
+
+def results(
+    engine: DockerEngine, tmp_path: Path, names: str, **changes: object
+) -> dict[str, ProbeResult]:
+    lock = read_lock(lock_path(CELL))
+    plan = make_plan(lock)
+    built = engine.find(plan, lock) or engine.build(
+        plan, lock, folder=lock_path(CELL).parent, log=tmp_path / "log"
+    )
+    runner = Changed(engine, **changes)
+    trial = open_trial(runner, built, lock, folder=PROBES, reports=tmp_path)
+    chosen = select_probes(load_probes(), only=names)
+    return {result.name: result for result in run_probes(trial, chosen)}
+
+
+def test_a_real_image_passes_as_a_container(docker_engine: DockerEngine, tmp_path: Path) -> None:
+    found = results(docker_engine, tmp_path, NAMES)
+    told = {name: (result.outcome, result.message) for name, result in found.items()}
+    assert {outcome for outcome, _ in told.values()} == {Outcome.PASS}, told
+    assert "room for 6 NCCL segments" in found["shm_docker_default"].message
+
+
+def test_dockers_default_shm_fails_with_the_remedy(
+    docker_engine: DockerEngine, tmp_path: Path
+) -> None:
+    result = results(docker_engine, tmp_path, "shm", shm_size=64 * 1024**2)["shm"]
+    assert (result.outcome, result.code) == (Outcome.FAIL, "shm_small")
+    assert "--shm-size=1g" in result.fix
+
+
+def test_root_is_named(docker_engine: DockerEngine, tmp_path: Path) -> None:
+    result = results(docker_engine, tmp_path, "user", user="0:0")["user"]
+    assert result.code == "runs_as_root"
+
+
+def test_a_home_at_the_root_is_named(docker_engine: DockerEngine, tmp_path: Path) -> None:
+    found = results(docker_engine, tmp_path, "user_random_uid", env={"HOME": "/"})
+    assert found["user_random_uid"].code == "not_writable"
+
+
+def test_a_shell_before_the_process_is_named(docker_engine: DockerEngine, tmp_path: Path) -> None:
+    result = results(docker_engine, tmp_path, "signals", shell="true")["signals"]
+    # With an init in front the shell itself dies of it, and takes the process along.
+    assert (result.outcome, result.code) in [
+        (Outcome.FAIL, "sigterm"),
+        (Outcome.FAIL, "sigterm_lost"),
+    ]
