@@ -26,10 +26,13 @@ from torchproof.index import Indexes, WheelStore
 from torchproof.lockfile import IMAGES
 from torchproof.locking import Locked, lock_cells
 from torchproof.matrixmodel import Matrix
+from torchproof.plan import make_plan
 from torchproof.probing.baseline import read_baseline
 from torchproof.probing.run import RunOptions, open_trial, run_probes
 from torchproof.probing.script import PROBES, Probe, suite_hash
 from torchproof.progress import Progress
+from torchproof.publish.reuse import bring_image, bring_passes
+from torchproof.publish.skip import Ledger, PublishedImage
 from torchproof.report import make_report, read_report, report_hosts, write_reports
 from torchproof.report.models import ReportModel
 from torchproof.resolve import Resolver
@@ -51,6 +54,8 @@ class Setting:
     reports: Path = Path("reports")
     fresh: bool = False
     """Do again what an earlier run did."""
+    ledger: Ledger | None = None
+    """What knows the registry that verified images go to; None: nothing is taken from there."""
 
 
 def policy_of(matrix: Matrix, probes: Iterable[tuple[Probe, bool]]) -> Policy:
@@ -87,6 +92,7 @@ class Pipeline:
             at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
         self._runs = {item.id: CellRun(item=item) for item in cells}
+        self._published: dict[str, PublishedImage] = {}
         self._before = sizes_of(setting.reports)
 
     def run(self) -> ReportModel:
@@ -94,6 +100,7 @@ class Pipeline:
         try:
             self._lock()
             self._check_overrides()
+            self._ask_registry()
             self._build()
             for run in self._open():
                 self._prove(run)
@@ -163,6 +170,28 @@ class Pipeline:
                     CellError(first.message, where=first.where, fix=first.fix),
                 )
 
+    def _ask_registry(self) -> None:
+        """Take the images that are published for a lock, so that they need not be built again."""
+        setting = self._setting
+        if setting.ledger is None or setting.fresh or setting.engine.name != "docker":
+            return
+        for run in self._open():
+            if run.lock is None or run.lock.gpus:
+                continue
+            plan = make_plan(run.lock)
+            try:
+                here = setting.engine.find(plan, run.lock)
+            except TorchproofError:
+                return  # the build will say what is wrong with the engine
+            self._progress.say(run.id, "asking the registry")
+            image = (
+                setting.ledger.already_built(plan, run.lock)
+                if here
+                else bring_image(setting.ledger, run.lock)
+            )
+            if image is not None:
+                self._published[run.id] = image
+
     def _build(self) -> None:
         setting = self._setting
         locks = [run.lock for run in self._open() if run.lock is not None]
@@ -231,6 +260,11 @@ class Pipeline:
                 resume=not setting.fresh,
             ),
         )
+        published = self._published.get(run.id)
+        if setting.ledger is not None and published is not None:
+            proven = bring_passes(setting.ledger, trial, published)
+            if proven:
+                self._progress.done(run.id, f"proven before: {', '.join(proven)}")
         results = []
         for probe, must in setting.probes:
             self._progress.say(run.id, f"probe {probe.name}")

@@ -16,6 +16,9 @@ from torchproof.matrix import DEFAULT, load_matrix, match_ids
 from torchproof.pipeline import Pipeline, Setting
 from torchproof.probing.script import load_probes, select_probes
 from torchproof.progress import Progress
+from torchproof.publish.reuse import open_ledger
+from torchproof.publish.signing import load_verifying_key
+from torchproof.publish.verification import Trust
 from torchproof.report import summary
 from torchproof.report.models import ReportModel
 from torchproof.results import State
@@ -33,8 +36,16 @@ def run(
         bool, typer.Option("--strict", help="Exit code 4 if a cell is unproven or blocked.")
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Probe again what an earlier run has proven.")
+        bool,
+        typer.Option(
+            "--fresh",
+            help="Do again what an earlier run, here or published, has done.",
+        ),
     ] = False,
+    key: Annotated[
+        Path | None,
+        typer.Option(help="Public key (PEM, P-256): published evidence of others won't count."),
+    ] = None,
     matrix: MatrixFile = DEFAULT,
     reports: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("reports"),
 ) -> int:
@@ -51,6 +62,7 @@ def run(
     indexes = indexes_of(asked, facts)
     cells = survey(asked, facts, indexes)
     names = match_ids([item.id for item in cells], only)
+    trust = Trust(key=load_verifying_key(key)) if key else None
     setting = Setting(
         matrix=asked,
         facts=facts,
@@ -60,6 +72,9 @@ def run(
         probes=probes,
         reports=reports,
         fresh=fresh,
+        ledger=None
+        if fresh
+        else open_ledger(asked, Trust(key=load_verifying_key(key)) if key else None),
     )
     with Progress() as progress:
         pipeline = Pipeline(setting, [item for item in cells if item.id in names], progress)
