@@ -72,9 +72,7 @@ def run(
         probes=probes,
         reports=reports,
         fresh=fresh,
-        ledger=None
-        if fresh
-        else open_ledger(asked, Trust(key=load_verifying_key(key)) if key else None),
+        ledger=None if fresh else open_ledger(asked, trust),
     )
     with Progress() as progress:
         pipeline = Pipeline(setting, [item for item in cells if item.id in names], progress)
