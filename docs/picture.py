@@ -29,7 +29,8 @@ def browser() -> webdriver.Chrome:
         "--disable-background-networking",
     ):
         options.add_argument(argument)
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
+    service = webdriver.ChromeService("/usr/bin/chromedriver")
+    return webdriver.Chrome(options=options, service=service)
 
 
 def show(driver: webdriver.Chrome, page: Path, width: int, height: int, phone: bool) -> None:

@@ -55,7 +55,8 @@ RECORDED = [
     ("port_in_use", "The server socket has failed to listen: EADDRINUSE"),
     (
         "master_unreachable",
-        "The client socket has timed out after 60000ms while trying to connect to (10.9.9.9, 29500)",
+        "The client socket has timed out after 60000ms while trying to connect to "
+        "(10.9.9.9, 29500)",
     ),
     ("connection_refused", "socketStartConnect: Connect to 10.0.0.1 failed : Connection refused"),
     ("gpu_out_of_memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4 GiB."),
