@@ -1,1 +1,1 @@
-"""commands."""
+"""The verbs of the command line: each parses, calls the library, prints, returns a code."""
