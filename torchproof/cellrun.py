@@ -36,6 +36,8 @@ class CellRun:
     probes: tuple[ProbeResult, ...] | None = None
     error: TorchproofError | None = None
     log: str = ""
+    note: str = ""
+    """What is worth knowing of its lock."""
 
     @property
     def id(self) -> str:
@@ -79,14 +81,14 @@ def verdict_of(run: CellRun, judging: Judging) -> Verdict:
 
 def described(run: CellRun, judging: Judging) -> CellModel:
     """Describe a cell for the report."""
-    note = run.item.availability.note
+    notes = [run.item.availability.note, run.note] if not run.item.request.excluded else []
     return report_cell(
         run.item.cell,
         verdict_of(run, judging),
         lock=run.lock,
         built=run.built,
         policy=judging.policy,
-        notes=[note] if note and not run.item.request.excluded else [],
+        notes=[note for note in notes if note],
         build_log=run.log,
     )
 

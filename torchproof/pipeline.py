@@ -147,7 +147,7 @@ class Pipeline:
         except TorchproofError as error:
             self._fail(run, error)
             return
-        self._update(replace(run, lock=locked.lock))
+        self._update(replace(run, lock=locked.lock, note=locked.note))
 
     def _check_overrides(self) -> None:
         """Audit the wheels of cells that override some, before a build is spent on them."""
