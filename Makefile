@@ -26,7 +26,7 @@ bench-build: venv
 	$(BIN)/python benchmarks/bench_build.py $(ARGS)
 
 test: venv
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: venv
 	$(BIN)/ruff check .

@@ -211,8 +211,10 @@ def test_an_interrupt_during_a_build_keeps_the_report_and_a_second_run_resumes(
     desk.index.faults[name] = Fault.STALL
     desk.index.requests.clear()
     process = desk.start("matrix", "--engine", "venv", *only, TORCHPROOF_CACHE=cache)
+    assert process.stdout is not None
+    assert any("building" in line for line in process.stdout)
     deadline = time.monotonic() + 60
-    while name not in "\n".join(desk.index.requests) and time.monotonic() < deadline:
+    while not any(name in line for line in desk.index.requests) and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
