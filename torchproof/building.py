@@ -92,6 +92,9 @@ def build_cells(
                 end(future.result())
     except BaseException:
         engine.stop()
+        # A build that is between two programs just now would start its next one: stop again.
+        while wait(running, timeout=0.2).not_done:
+            engine.stop()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -7,8 +7,9 @@ is one, loads it when the first command is to run in it.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,6 +50,8 @@ class AssemblingEngine:
     cache: Path
     slim_only: bool
     layouts: Path = LAYOUTS
+    stopping: threading.Event = field(default_factory=threading.Event)
+    """Set while what is being assembled has to end."""
 
     @property
     def name(self) -> str:
@@ -86,7 +89,14 @@ class AssemblingEngine:
         if not self._assembles(lock):
             return self.engine.build(plan, lock, folder=folder, log=log)
         layout = self.layouts / lock.cell
+        self.stopping.clear()
         with log.open("a", encoding="utf-8") as notes:
+
+            def note(line: str) -> None:
+                print(line, file=notes, flush=True)
+                if self.stopping.is_set():
+                    raise HostError(f"{lock.cell}: stopped; whole layers are kept")
+
             built = build_cell(
                 plan,
                 lock,
@@ -96,7 +106,7 @@ class AssemblingEngine:
                 log=log,
                 folder=folder,
                 name=image_name(lock.cell),
-                note=lambda line: print(line, file=notes, flush=True),
+                note=note,
             )
         built = replace(built, ref=str(layout))
         (layout / _RECORD).write_text(json.dumps(asdict(built)), encoding="utf-8")
@@ -117,7 +127,8 @@ class AssemblingEngine:
         return self.engine.run(replace(built, digest=image), spec)
 
     def stop(self) -> None:
-        """Stop what this process runs through the engine now."""
+        """Stop what this process runs through the engine now; assembling ends with its layer."""
+        self.stopping.set()
         self.engine.stop()
 
     def free_bytes(self) -> int:
