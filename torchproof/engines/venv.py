@@ -30,7 +30,7 @@ from torchproof.errors import CellError, HostError
 from torchproof.index import WHEELHOUSE, Indexes
 from torchproof.installing import index_urls, install_environment, install_failure
 from torchproof.lock import Lock
-from torchproof.nvml import read_gpus
+from torchproof.nvml import read_gpus, visible
 from torchproof.plan import Layer, Plan
 from torchproof.probing.process import run_command
 from torchproof.results import Built, Host, ImageLayer, SubjectKind
@@ -55,9 +55,9 @@ class VenvEngine:
         self._indexes = indexes
 
     def host(self) -> Host:
-        """Describe this machine."""
+        """Describe this machine; only the GPUs that CUDA_VISIBLE_DEVICES leaves."""
         driver, gpus = read_gpus()
-        return Host(engine=self.name, driver=driver, gpus=gpus)
+        return Host(engine=self.name, driver=driver, gpus=visible(gpus))
 
     def find(self, plan: Plan, lock: Lock) -> Built | None:
         """Return the environment of an earlier build if all its files are there, in their size."""
