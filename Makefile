@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: venv matrix plan lock generate build report publish test lint schema ci-local bench-build clean picture bench
+.PHONY: venv matrix plan lock generate build report publish test lint schema ci-local bench-build clean picture bench bench-audit bench-probes
 
 venv: $(VENV)/.ready
 
@@ -39,6 +39,12 @@ clean:
 picture: venv
 	$(BIN)/python docs/picture.py $(ARGS)
 
+bench: bench-audit bench-probes
+
 # How long an audit of the largest image takes, and how much memory; ARGS=IMAGE for another one.
-bench: venv
+bench-audit: venv
 	$(BIN)/python benchmarks/bench_audit.py $(ARGS)
+
+# What the harness adds to each CPU probe of a cell that the venv engine built; CELL=ID for another one.
+bench-probes: venv
+	$(BIN)/python benchmarks/bench_probes.py $(CELL)
