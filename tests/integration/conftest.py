@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.fixtures_engine import bench, docker_engine, podman_engine
+from tests.integration.fixtures_engine import (
+    bench,
+    docker_engine,
+    podman_engine,
+    real_environment,
+)
 from tests.integration.needs import enforce
 
-__all__ = ["bench", "docker_engine", "podman_engine"]
+__all__ = ["bench", "docker_engine", "podman_engine", "real_environment"]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

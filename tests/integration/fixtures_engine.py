@@ -25,8 +25,10 @@ from tests.fakeindex import FakeIndex, Wheel, make_wheel
 from torchproof.engines import Engine
 from torchproof.engines.docker import REPOSITORY, DockerEngine
 from torchproof.engines.venv import VenvEngine
+from torchproof.facts import load_facts
 from torchproof.index import Indexes, cache_dir
 from torchproof.lock import LayerName, Lock, LockedBase, LockedWheel
+from torchproof.lockfile import lock_path, read_lock
 from torchproof.plan import make_plan
 from torchproof.results import Built
 
@@ -170,6 +172,15 @@ def podman_engine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doc
         client = docker.DockerClient(base_url=address, timeout=60)
         yield DockerEngine(client, cache_dir(), bench.indexes)
         remove_images(client, bench.tag)
+
+
+@pytest.fixture(scope="session")
+def real_environment(tmp_path_factory: pytest.TempPathFactory) -> tuple[VenvEngine, Built, Lock]:
+    """The real torch 2.7.1 of the committed lock as an environment, in the shared cache."""
+    lock = read_lock(lock_path("2.7.1-cu126-py311", Path(__file__).parents[2] / "images"))
+    engine = VenvEngine(cache_dir() / "envs", Indexes(pytorch=load_facts().pytorch_url))
+    folder = tmp_path_factory.mktemp("cell")
+    return engine, engine.build(make_plan(lock), lock, folder=folder, log=folder / "log"), lock
 
 
 def remove_images(client: docker.DockerClient, tag: str) -> None:

@@ -17,11 +17,7 @@ import pytest
 
 from tests.integration.needs import needs
 from torchproof.engines.venv import VenvEngine
-from torchproof.facts import load_facts
-from torchproof.index import Indexes, cache_dir
 from torchproof.lock import Lock
-from torchproof.lockfile import lock_path, read_lock
-from torchproof.plan import make_plan
 from torchproof.probing.diagnosis import diagnose
 from torchproof.probing.run import RunOptions, expectations, open_trial, run_probes
 from torchproof.probing.script import PROBES, load_probes, select_probes
@@ -31,16 +27,12 @@ pytestmark = [needs("network"), pytest.mark.real_torch, pytest.mark.timeout(600)
 SABOTAGE = Path(__file__).parents[1] / "fixtures" / "sabotage.py"
 
 
-@pytest.fixture(scope="module")
-def cell(tmp_path_factory: pytest.TempPathFactory) -> tuple[VenvEngine, Built, Lock]:
-    lock = read_lock(lock_path("2.7.1-cu126-py311"))
-    engine = VenvEngine(cache_dir() / "envs", Indexes(pytorch=load_facts().pytorch_url))
-    plan, folder = make_plan(lock), tmp_path_factory.mktemp("cell")
-    built = engine.find(plan, lock)
-    return engine, built or engine.build(plan, lock, folder=folder, log=folder / "log"), lock
+@pytest.fixture
+def cell(real_environment: tuple[VenvEngine, Built, Lock]) -> tuple[VenvEngine, Built, Lock]:
+    return real_environment
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def python(cell: tuple[VenvEngine, Built, Lock]) -> Path:
     return Path(cell[1].ref) / "bin" / "python"
 

@@ -18,7 +18,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.needs import needs
-from torchproof.index import cache_dir
+from torchproof.engines.venv import VenvEngine
+from torchproof.lock import Lock
+from torchproof.results import Built
 
 pytestmark = needs("slurm")
 
@@ -132,12 +134,22 @@ def cluster() -> Iterator[dict[str, str]]:
 
 
 def test_two_nodes_probe_and_merge_into_one_report(
-    cluster: dict[str, str], python_with_torch: Path, tmp_path: Path
+    cluster: dict[str, str], real_environment: tuple[VenvEngine, Built, Lock], tmp_path: Path
 ) -> None:
+    python = Path(real_environment[1].ref) / "bin" / "python"
     build = f"{sys.executable} {ROOT / 'build.py'}"
-    probe = f"{build} probe --target host --python {python_with_torch} --probes {PROBES}"
+    probe = f"{build} probe --target host --python {python} --probes {PROBES}"
+    reports = f"{tmp_path}/$SLURM_PROCID"
+    script = f"{probe} --reports {reports} && echo $SLURMD_NODENAME > {reports}/node"
     asked = subprocess.run(
-        ["srun", "-N2", "-n2", "bash", "-c", f"{probe} --reports {tmp_path}/$SLURM_PROCID"],
+        [
+            "srun",
+            "-N2",
+            "-n2",
+            "bash",
+            "-c",
+            f"{probe} --reports {reports} && echo $SLURMD_NODENAME > {reports}/node",
+        ],
         env=cluster,
         cwd=ROOT,
         capture_output=True,
@@ -146,8 +158,7 @@ def test_two_nodes_probe_and_merge_into_one_report(
         check=False,
     )
     assert asked.returncode == 0, asked.stdout + asked.stderr
-    for rank in ("0", "1"):
-        assert (tmp_path / rank / "report.json").exists(), asked.stdout
+    assert {(tmp_path / rank / "node").read_text().strip() for rank in "01"} == {"n1", "n2"}
     merged = subprocess.run(
         [
             *(*build.split(), "report", "--reports", str(tmp_path / "merged")),
@@ -160,14 +171,8 @@ def test_two_nodes_probe_and_merge_into_one_report(
         check=False,
     )
     assert merged.returncode == 0, merged.stdout + merged.stderr
-    text = json.dumps(json.loads((tmp_path / "merged/report.json").read_text()))
-    assert '"rendezvous"' in text and '"threads"' in text
-
-
-@pytest.fixture
-def python_with_torch() -> Path:
-    """A Python that has torch: of an environment that the venv engine built."""
-    found = sorted(cache_dir().glob("envs/*/bin/python"))
-    if not found:
-        pytest.skip("no cell is built with the venv engine")
-    return found[0]
+    (cell,) = json.loads((tmp_path / "merged/report.json").read_text())["cells"]
+    assert {probe["name"]: probe["outcome"] for probe in cell["probes"]} == {
+        "rendezvous": "pass",
+        "threads": "pass",
+    }
