@@ -142,14 +142,7 @@ def test_two_nodes_probe_and_merge_into_one_report(
     reports = f"{tmp_path}/$SLURM_PROCID"
     script = f"{probe} --reports {reports} && echo $SLURMD_NODENAME > {reports}/node"
     asked = subprocess.run(
-        [
-            "srun",
-            "-N2",
-            "-n2",
-            "bash",
-            "-c",
-            f"{probe} --reports {reports} && echo $SLURMD_NODENAME > {reports}/node",
-        ],
+        ["srun", "-N2", "-n2", "bash", "-c", script],
         env=cluster,
         cwd=ROOT,
         capture_output=True,
