@@ -8,11 +8,12 @@ from tests.integration.fixtures_engine import (
     bench,
     docker_engine,
     podman_engine,
+    real_engine,
     real_environment,
 )
 from tests.integration.needs import enforce
 
-__all__ = ["bench", "docker_engine", "podman_engine", "real_environment"]
+__all__ = ["bench", "docker_engine", "podman_engine", "real_engine", "real_environment"]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

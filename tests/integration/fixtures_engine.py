@@ -165,6 +165,14 @@ def docker_engine(bench: Bench) -> Iterator[DockerEngine]:
 
 
 @pytest.fixture
+def real_engine() -> Iterator[DockerEngine]:
+    """The Docker Engine with the machine's own package index; what it builds is kept."""
+    client = docker.from_env(timeout=60)
+    yield DockerEngine(client, cache_dir(), Indexes(pytorch=load_facts().pytorch_url))
+    client.close()
+
+
+@pytest.fixture
 def podman_engine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerEngine]:
     """Podman behind its Docker-compatible socket, as DOCKER_HOST."""
     with podman_service(bench.folder) as address:

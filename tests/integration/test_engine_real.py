@@ -26,11 +26,11 @@ print(json.dumps([torch.__version__, torch.version.cuda, version.value]))
 
 
 def test_the_nccl_override_shares_every_layer_below_nccl(
-    docker_engine: DockerEngine, tmp_path: Path
+    real_engine: DockerEngine, tmp_path: Path
 ) -> None:
     names = ("2.9.1-cu128-py311", "2.9.1-cu128-py311-nccl2.30.7")
     locks = [read_lock(IMAGES / name / "lock.yaml") for name in names]
-    results = build_cells(docker_engine, locks, reports=tmp_path, images=IMAGES)
+    results = build_cells(real_engine, locks, reports=tmp_path, images=IMAGES)
     plain, other = (result.built for result in results)
     assert plain is not None, results[0].error
     assert other is not None, results[1].error
@@ -38,6 +38,6 @@ def test_the_nccl_override_shares_every_layer_below_nccl(
     assert plain.layers[:below] == other.layers[:below]
     assert shared([plain, other]).saved > 6e9
     for built, nccl in ((plain, 22705), (other, 23007)):
-        done = docker_engine.run(built, RunSpec(command=["python", "-W", "ignore", "-c", SCRIPT]))
+        done = real_engine.run(built, RunSpec(command=["python", "-W", "ignore", "-c", SCRIPT]))
         assert done.exit_code == 0, done.stderr
         assert json.loads(done.stdout) == ["2.9.1+cu128", "12.8", nccl]

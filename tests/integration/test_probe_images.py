@@ -17,7 +17,7 @@ from torchproof.probing.script import PROBES, load_probes, select_probes
 from torchproof.results import Built, Host, Outcome, ProbeResult
 
 pytestmark = [needs("docker"), needs("bootstrap"), needs("network"), pytest.mark.real_torch]
-CELL = "2.9.1-cu128-py311-nccl2.30.7"
+CELL = "2.7.1-cu126-py311"
 NAMES = "shm,shm_docker_default,user,user_random_uid,signals,rendezvous"
 
 
@@ -54,33 +54,33 @@ def results(
     return {result.name: result for result in run_probes(trial, chosen)}
 
 
-def test_a_real_image_passes_as_a_container(docker_engine: DockerEngine, tmp_path: Path) -> None:
-    found = results(docker_engine, tmp_path, NAMES)
+def test_a_real_image_passes_as_a_container(real_engine: DockerEngine, tmp_path: Path) -> None:
+    found = results(real_engine, tmp_path, NAMES)
     told = {name: (result.outcome, result.message) for name, result in found.items()}
     assert {outcome for outcome, _ in told.values()} == {Outcome.PASS}, told
     assert "room for 6 NCCL segments" in found["shm_docker_default"].message
 
 
 def test_dockers_default_shm_fails_with_the_remedy(
-    docker_engine: DockerEngine, tmp_path: Path
+    real_engine: DockerEngine, tmp_path: Path
 ) -> None:
-    result = results(docker_engine, tmp_path, "shm", shm_size=64 * 1024**2)["shm"]
+    result = results(real_engine, tmp_path, "shm", shm_size=64 * 1024**2)["shm"]
     assert (result.outcome, result.code) == (Outcome.FAIL, "shm_small")
     assert "--shm-size=1g" in result.fix
 
 
-def test_root_is_named(docker_engine: DockerEngine, tmp_path: Path) -> None:
-    result = results(docker_engine, tmp_path, "user", user="0:0")["user"]
+def test_root_is_named(real_engine: DockerEngine, tmp_path: Path) -> None:
+    result = results(real_engine, tmp_path, "user", user="0:0")["user"]
     assert result.code == "runs_as_root"
 
 
-def test_a_home_at_the_root_is_named(docker_engine: DockerEngine, tmp_path: Path) -> None:
-    found = results(docker_engine, tmp_path, "user_random_uid", env={"HOME": "/"})
+def test_a_home_at_the_root_is_named(real_engine: DockerEngine, tmp_path: Path) -> None:
+    found = results(real_engine, tmp_path, "user_random_uid", env={"HOME": "/"})
     assert found["user_random_uid"].code == "not_writable"
 
 
-def test_a_shell_before_the_process_is_named(docker_engine: DockerEngine, tmp_path: Path) -> None:
-    result = results(docker_engine, tmp_path, "signals", shell="true")["signals"]
+def test_a_shell_before_the_process_is_named(real_engine: DockerEngine, tmp_path: Path) -> None:
+    result = results(real_engine, tmp_path, "signals", shell="true")["signals"]
     # With an init in front the shell itself dies of it, and takes the process along.
     assert (result.outcome, result.code) in [
         (Outcome.FAIL, "sigterm"),
