@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from functools import cache
 
 from isal import isal_zlib
 
@@ -61,6 +62,10 @@ def sparse(data: bytes) -> bytes:
 
 
 def _literals(data: bytes, bits: int, count: int) -> tuple[int, int]:
+    if data.isascii():
+        # All their codes have eight bits, so many bytes go in one step.
+        codes = int.from_bytes(data.translate(_ASCII), "little")
+        return bits | codes << count, count + 8 * len(data)
     for byte in data:
         code, size = _LITERAL[byte]
         bits |= code << count
@@ -69,7 +74,15 @@ def _literals(data: bytes, bits: int, count: int) -> tuple[int, int]:
 
 
 def _zeros(length: int, bits: int, count: int) -> tuple[int, int]:
-    """Encode `length` more zeros after a literal zero, as matches of distance 1."""
+    """Encode `length` more zeros after a literal zero."""
+    run, size = _run(length)
+    return bits | run << count, count + size
+
+
+@cache
+def _run(length: int) -> tuple[int, int]:
+    """Return the codes of some zeros, as matches of distance 1 and at most two literals."""
+    bits = count = 0
     while length >= 3:
         step = min(length, _LONGEST_MATCH)
         if 0 < length - step < 3:
@@ -108,4 +121,5 @@ def _match_code(length: int) -> tuple[int, int]:
 
 
 _LITERAL = tuple(_literal_code(symbol) for symbol in range(256))
+_ASCII = bytes(code for code, _ in _LITERAL[:128]) + bytes(128)
 _MATCH = {length: _match_code(length) for length in range(3, _LONGEST_MATCH + 1)}

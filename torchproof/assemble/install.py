@@ -212,7 +212,8 @@ class _Installer:
         return Installed(path=path, mode=mode, row=row, data=data)
 
     def _relative(self, path: str) -> str:
-        return posixpath.relpath(path, self.site)
+        inside = path.removeprefix(f"{self.site}/")
+        return inside if inside != path else posixpath.relpath(path, self.site)
 
     def _text(self, name: str) -> str:
         member = self.members.get(f"{self.dist_info}/{name}")

@@ -17,7 +17,7 @@ from isal import isal_zlib
 from torchproof.assemble import gzipped, tarball
 from torchproof.assemble.install import Installation, Installed, record, record_hash
 from torchproof.assemble.prune import LEVEL
-from torchproof.assemble.reading import CHUNK, Check, Inflater, Sequential
+from torchproof.assemble.reading import CHUNK, SMALL, Check, Inflater, Sequential, unpacked
 from torchproof.assemble.wheelfile import DEFLATED, Member
 
 
@@ -151,7 +151,15 @@ class LayerStream:
         yield gzipped.HEADER
         packed = reader.packed(member)
         hasher = hashlib.sha256() if want_hash else None
-        if self._hashing:
+        source: Iterable[bytes]
+        if member.size <= SMALL and member.packed <= SMALL:
+            source = (b"".join(packed),)
+            if self._hashing:
+                content = unpacked(member, source, reader.where)
+                self._tar.update(content)
+                if hasher:
+                    hasher.update(content)
+        elif self._hashing:
             check = Check(member, reader.where)
             inflater = Inflater(member, reader.where)
 
@@ -169,7 +177,7 @@ class LayerStream:
             source = watched()
         else:
             source = packed
-        yield from source if member.method == DEFLATED else gzipped.stored(source)
+        yield from source if member.method == DEFLATED else gzipped.stored(iter(source))
         yield gzipped.trailer(member.crc, member.size)
         return record_hash(hasher.digest()) if hasher else None
 
@@ -233,14 +241,18 @@ def _overridden(installations: Sequence[Installation]) -> set[tuple[str, str]]:
 
 
 def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Join small pieces, so that each costs little to hash and send."""
+    """Join small pieces, so that each costs little to hash and send; large ones go as they are."""
     waiting: list[bytes] = []
     size = 0
     for piece in pieces:
-        waiting.append(piece)
-        size += len(piece)
-        if size >= CHUNK // 2:
+        large = len(piece) >= CHUNK // 2
+        if waiting and (large or size >= CHUNK // 2):
             yield b"".join(waiting)
             waiting, size = [], 0
+        if large:
+            yield piece
+        else:
+            waiting.append(piece)
+            size += len(piece)
     if waiting:
         yield b"".join(waiting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 from isal import igzip_lib, isal_zlib
@@ -11,22 +11,30 @@ from isal import igzip_lib, isal_zlib
 from torchproof.assemble.wheelfile import DEFLATED, Member, WheelFile
 from torchproof.errors import IntegrityError
 
-CHUNK = 1 << 20
+CHUNK = 1 << 18
+"""Bytes read and inflated at a time: what fits a core's cache while it is checked and hashed."""
+SMALL = 1 << 16
+"""Bytes of content up to which a member is taken in one piece."""
 _STREAM_ERRORS: tuple[type[Exception], ...] = (cast("type[Exception]", igzip_lib.error), EOFError)
 
 
 def read(wheel: WheelFile, member: Member) -> bytes:
     """Return the content of a member; meant for small ones. Raise IntegrityError if it is bad."""
-    check, inflater = Check(member, wheel.path.name), Inflater(member, wheel.path.name)
-    pieces: list[bytes] = []
     with Sequential(wheel, hashing=False) as reader:
-        for packed in reader.packed(member):
-            for content in inflater.feed(packed):
-                check.feed(content)
-                pieces.append(content)
+        return unpacked(member, reader.packed(member), wheel.path.name)
+
+
+def unpacked(member: Member, packed: Iterable[bytes], where: str) -> bytes:
+    """Return a member's content from its stored form, checked. Raise IntegrityError if bad."""
+    check, inflater = Check(member, where), Inflater(member, where)
+    pieces: list[bytes] = []
+    for piece in packed:
+        for content in inflater.feed(piece):
+            check.feed(content)
+            pieces.append(content)
     inflater.finish()
     check.finish()
-    return b"".join(pieces)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class Sequential:
@@ -37,7 +45,7 @@ class Sequential:
 
     def __init__(self, wheel: WheelFile, *, hashing: bool) -> None:
         self.where = wheel.path.name
-        self._file = wheel.path.open("rb", buffering=0)
+        self._file = wheel.path.open("rb", buffering=CHUNK // 2)
         self._size = wheel.size
         self._position = 0
         self._hasher = hashlib.sha256() if hashing else None
