@@ -6,8 +6,9 @@ import functools
 import importlib
 import os
 import signal
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import typer
 from rich.console import Console
@@ -39,8 +40,8 @@ DEBUG = "TORCHPROOF_DEBUG"
 """Set it to see where a fault of torchproof itself happened."""
 
 
-def app() -> typer.Typer:
-    """Return the command line with every verb registered."""
+def app(verbs: Sequence[str] = VERBS) -> typer.Typer:
+    """Return the command line with these verbs registered."""
     application = typer.Typer(
         name="torchproof",
         help="Container images of PyTorch on CUDA that come with proof.",
@@ -49,7 +50,9 @@ def app() -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    for verb in VERBS:
+    # typer takes an application of one command for that command itself, without its name.
+    application.callback()(lambda: None)
+    for verb in verbs:
         module = importlib.import_module(f"torchproof.commands.{verb}")
         application.command(verb, **getattr(module, "SETTINGS", {}))(_exiting(module.run))
     return application
@@ -61,7 +64,10 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
     try:
-        app()(args=argv, prog_name="torchproof")
+        asked = sys.argv[1:] if argv is None else argv
+        # Importing every verb takes seconds; the one that is asked for is enough.
+        verbs = asked[:1] if asked and asked[0] in VERBS else VERBS
+        app(verbs)(args=argv, prog_name="torchproof")
     except TorchproofError as error:
         errors.print(f"torchproof: {error}")
         return int(error.exit_code)

@@ -6,12 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import pynvml as _pynvml
-
 from torchproof.results import Gpu
-
-pynvml: Any = _pynvml
-"""NVIDIA's bindings carry no types."""
 
 
 def read_gpus() -> tuple[str | None, tuple[Gpu, ...]]:
@@ -19,6 +14,7 @@ def read_gpus() -> tuple[str | None, tuple[Gpu, ...]]:
 
     A GPU that NVML cannot read (lost, fallen off the bus) is left out: nothing can run on it.
     """
+    pynvml = _nvml()
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -28,7 +24,7 @@ def read_gpus() -> tuple[str | None, tuple[Gpu, ...]]:
         gpus: list[Gpu] = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
-                gpus.append(_gpu(index))
+                gpus.append(_gpu(pynvml, index))
             except pynvml.NVMLError:
                 continue
         return driver, tuple(gpus)
@@ -58,7 +54,14 @@ def visible(gpus: Sequence[Gpu], setting: str | None = None) -> tuple[Gpu, ...]:
     return tuple(chosen)
 
 
-def _gpu(index: int) -> Gpu:
+def _nvml() -> Any:
+    """Return NVIDIA's bindings (they carry no types): large, and most verbs need no GPU."""
+    import pynvml  # noqa: PLC0415
+
+    return pynvml
+
+
+def _gpu(pynvml: Any, index: int) -> Gpu:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
     return Gpu(

@@ -16,10 +16,13 @@ import yaml
 from tests.fakeindex import FakeIndex, Fault, published_wheels
 from tests.integration.fixtures_engine import Bench, nvidia, small_lock, small_wheels, wait_for
 from tests.integration.needs import needs
+from tests.integration.registries import running_registry
 from torchproof.building import build_cells
 from torchproof.engines.docker import DockerEngine
 from torchproof.facts import load_facts
+from torchproof.index import cache_dir
 from torchproof.lock import LayerName
+from torchproof.registry import Registry
 
 BUILD = Path(__file__).parents[2] / "build.py"
 CELL = "2.9.1-cu128-py311"
@@ -125,6 +128,50 @@ def test_build_makes_every_locked_cell_and_a_second_run_makes_none(shop: Shop) -
     code, output = shop.run("build", "--engine", "venv")
     assert code == 0
     assert output.count("there already") == 4
+
+
+@needs("registry")
+@needs("bootstrap")
+def test_assembled_images_go_straight_into_a_registry(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(exist_ok=True)
+    (tmp_path / "cache" / "bases").symlink_to(cache_dir() / "bases")
+    shop.run("lock")
+    with running_registry(tmp_path / "registry") as running:
+        to = (
+            "build",
+            "--builder",
+            "assemble",
+            "--to",
+            f"{running.host}/team/torch",
+            "--only",
+            CELL,
+        )
+        code, output = shop.run(*to)
+        assert code == 0, output
+        with Registry(running.host) as registry:
+            digest = registry.manifest_digest("team/torch", CELL)
+        assert digest and f"image {running.host}/team/torch:{CELL}: built in" in output
+        assert digest[:19] in output
+        code, output = shop.run(*to)
+        assert code == 0
+        assert "there already" in output
+    assert not (shop.folder / "build").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--to", "somewhere"), "--to needs --builder assemble"),
+        (("--builder", "assemble", "--to", "localhost:1/team/torch:tag"), "names one image"),
+        (("--builder", "assemble", "--to", "localhost:1/Team/torch"), "wrong repository name"),
+        (("--builder", "assemble", "--engine", "dokcer"), "did you mean `docker`"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(
+    shop: Shop, arguments: tuple[str, ...], said: str
+) -> None:
+    code, output = shop.run("build", *arguments)
+    assert (code, said in output) == (2, True), output
 
 
 def test_one_cell_with_a_broken_wheel_fails_and_the_others_are_built(shop: Shop) -> None:

@@ -62,6 +62,12 @@ def image_name(cell: str) -> str:
     return f"localhost/torchproof:{cell}"
 
 
+def in_registry(target: str) -> bool:
+    """Tell whether a target names a registry's repository and not a folder."""
+    host, slash, _ = target.partition("/")
+    return bool(slash and host.strip(".")) and ("." in host or ":" in host or host == "localhost")
+
+
 @contextmanager
 def open_destination(
     target: str, cell: str, *, name: str | None = None, beside: Sequence[str] = ()
@@ -70,9 +76,7 @@ def open_destination(
 
     A target whose first part is no host (`build/oci`, `/srv/oci`, `./x`) is a folder.
     """
-    host, slash, _ = target.partition("/")
-    remote = bool(slash and host.strip(".")) and ("." in host or ":" in host or host == "localhost")
-    if not remote:
+    if not in_registry(target):
         yield LayoutDestination(Path(target), name or image_name(cell))
         return
     parsed = Reference.parse(target)

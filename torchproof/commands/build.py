@@ -9,7 +9,7 @@ import typer
 
 from torchproof.building import BuildResult, build_cells, shared
 from torchproof.commands.options import MatrixFile, Only
-from torchproof.engines.select import choose
+from torchproof.engines.select import assembler, choose
 from torchproof.errors import Exit, HostError, InputError
 from torchproof.facts import load_facts
 from torchproof.lockfile import lock_path, read_lock
@@ -25,6 +25,14 @@ def run(
     builder: Annotated[
         str, typer.Option(help="docker, or assemble: straight from wheels, without a daemon.")
     ] = "docker",
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help="With --builder assemble: a folder for OCI layouts (build/oci unless given), or "
+            "REGISTRY/REPOSITORY, where each image gets its cell's name as its tag.",
+        ),
+    ] = None,
     matrix: MatrixFile = DEFAULT,
     reports: Annotated[Path, typer.Option(help="Where the logs go.")] = Path("reports"),
 ) -> int:
@@ -32,8 +40,15 @@ def run(
 
     Exit code 1 if a cell failed, 3 if none failed but none could be built.
     """
+    if to and builder != "assemble":
+        raise InputError("--to needs --builder assemble", fix="add --builder assemble")
     asked, facts = load_matrix(matrix), load_facts()
     indexes = indexes_of(asked, facts)
+    maker = (
+        assembler(engine, indexes, to)
+        if builder == "assemble"
+        else choose(engine, indexes, builder=builder)
+    )
     cells = survey(asked, facts, indexes)
     names = match_ids([item.id for item in cells], only)
     with Progress() as progress:
@@ -50,7 +65,7 @@ def run(
         if not locks:
             raise InputError("none of these cells has a lock", fix="run `python build.py lock`")
         results = build_cells(
-            choose(engine, indexes, builder=builder),
+            maker,
             locks,
             reports=reports,
             say=progress.say,

@@ -50,6 +50,8 @@ class AssemblingEngine:
     cache: Path
     slim_only: bool
     layouts: Path = LAYOUTS
+    repository: str | None = None
+    """`REGISTRY/REPOSITORY` that images go to at once, each under its cell's name; no layouts."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set while what is being assembled has to end."""
 
@@ -61,7 +63,7 @@ class AssemblingEngine:
     @property
     def copies(self) -> int:
         """How often a cell's bytes are on disk, unpacked: as the engine has them."""
-        return self.engine.copies
+        return 0 if self.repository else self.engine.copies
 
     @property
     def parallel(self) -> bool:
@@ -73,9 +75,14 @@ class AssemblingEngine:
         return self.engine.host()
 
     def find(self, plan: Plan, lock: Lock) -> Built | None:
-        """Return the image of an earlier run if all its blobs are there."""
+        """Return the image of an earlier run if all its blobs are there.
+
+        What a registry has is found out while building.
+        """
         if not self._assembles(lock):
             return self.engine.find(plan, lock)
+        if self.repository:
+            return None
         layout = self.layouts / lock.cell
         try:
             built = _read(layout / _RECORD)
@@ -85,7 +92,10 @@ class AssemblingEngine:
         return built if built.plan_hash == plan.hash and built.digest == there else None
 
     def build(self, plan: Plan, lock: Lock, *, folder: Path, log: Path) -> Built:
-        """Assemble a cell's image into its layout. Raises as `assemble.cell.build_cell`."""
+        """Assemble a cell's image into its layout or the repository.
+
+        Raises as `assemble.cell.build_cell`.
+        """
         if not self._assembles(lock):
             return self.engine.build(plan, lock, folder=folder, log=log)
         layout = self.layouts / lock.cell
@@ -100,7 +110,7 @@ class AssemblingEngine:
             built = build_cell(
                 plan,
                 lock,
-                target=str(layout.absolute()),
+                target=self.repository or str(layout.absolute()),
                 store=self.store,
                 cache=self.cache,
                 log=log,
@@ -108,6 +118,8 @@ class AssemblingEngine:
                 name=image_name(lock.cell),
                 note=note,
             )
+        if self.repository:
+            return built
         built = replace(built, ref=str(layout))
         (layout / _RECORD).write_text(json.dumps(asdict(built)), encoding="utf-8")
         return built

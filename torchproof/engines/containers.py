@@ -31,6 +31,19 @@ _running: set[str] = set()
 _lock = threading.Lock()
 
 
+def connect() -> docker.DockerClient:
+    """Return a client of the engine that DOCKER_HOST names. Raise HostError if none answers."""
+    try:
+        client = docker.from_env(timeout=60)
+        client.ping()
+    except (DockerException, OSError) as error:
+        raise HostError(
+            f"no container engine answers: {error}",
+            fix="start Docker (or set DOCKER_HOST to Podman's socket), or use --engine venv",
+        ) from error
+    return client
+
+
 @contextmanager
 def engine_faults() -> Iterator[None]:
     """Turn an engine that does not answer, or refuses, into HostError."""

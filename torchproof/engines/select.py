@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import docker
-from docker.errors import DockerException
-
+from torchproof.assemble.cell import in_registry
 from torchproof.engines import Engine
-from torchproof.engines.assembling import AssemblingEngine
-from torchproof.engines.docker import DockerEngine
+from torchproof.engines.assembling import LAYOUTS, AssemblingEngine
 from torchproof.engines.venv import VenvEngine
 from torchproof.errors import HostError, InputError
 from torchproof.index import Indexes, WheelStore, cache_dir
 from torchproof.matrixerrors import did_you_mean
+from torchproof.registry import Reference
+
+if TYPE_CHECKING:
+    from torchproof.engines.docker import DockerEngine
 
 ENGINES = ("auto", "docker", "venv")
 BUILDERS = ("docker", "assemble")
@@ -45,6 +47,32 @@ def choose(
     )
 
 
+def assembler(name: str, indexes: Indexes, to: str | None) -> AssemblingEngine:
+    """Return what assembles images and runs none: whatever engine is named, it is not needed.
+
+    `to` is a folder for the cells' layouts (their usual place if None) or `REGISTRY/REPOSITORY`.
+    Raises InputError for an unknown engine, and for a `to` that is neither.
+    """
+    _check("engine", name, ENGINES)
+    cache = cache_dir()
+    remote = to is not None and in_registry(to)
+    reference = Reference.parse(to) if to and remote else None
+    if reference and (reference.tag or reference.digest):
+        raise InputError(
+            f"--to {to} names one image; each cell gets its own name as the tag",
+            fix="leave the tag out: REGISTRY/REPOSITORY",
+        )
+    return AssemblingEngine(
+        engine=VenvEngine(cache / "envs", indexes),
+        loader=None,
+        store=WheelStore(cache, indexes),
+        cache=cache,
+        slim_only=False,
+        layouts=Path(to) if to and not remote else LAYOUTS,
+        repository=to if remote else None,
+    )
+
+
 def _check(kind: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
         close = did_you_mean(name, known)
@@ -52,21 +80,13 @@ def _check(kind: str, name: str, known: Sequence[str]) -> None:
 
 
 def _docker(name: str, cache: Path, indexes: Indexes) -> DockerEngine | None:
+    # Docker's client takes longer to import than much of what is done without an engine.
+    from torchproof.engines.containers import connect  # noqa: PLC0415
+    from torchproof.engines.docker import DockerEngine  # noqa: PLC0415
+
     try:
-        return DockerEngine(_connect(), cache, indexes)
+        return DockerEngine(connect(), cache, indexes)
     except HostError:
         if name == "docker":
             raise
         return None
-
-
-def _connect() -> docker.DockerClient:
-    try:
-        client = docker.from_env(timeout=60)
-        client.ping()
-    except (DockerException, OSError) as error:
-        raise HostError(
-            f"no container engine answers: {error}",
-            fix="start Docker (or set DOCKER_HOST to Podman's socket), or use --engine venv",
-        ) from error
-    return client
