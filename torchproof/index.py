@@ -22,6 +22,7 @@ from torchproof.download import download, sha256_of
 from torchproof.errors import CellError, HostError, InputError, IntegrityError
 from torchproof.lock import LockedWheel
 from torchproof.simple import TIMEOUT, fetch_page
+from torchproof.untouched import mark, state_of
 from torchproof.uv import Target, compile_requirements, configured_index
 
 PYPI = "pypi"
@@ -173,7 +174,11 @@ class WheelStore:
             # What an earlier run left may have been another file; the whole one decides.
             self._bring(wheel, target, cell, progress)
         else:
+            before = state_of(part)
             part.replace(target)
+            after = state_of(target)
+            if before[:3] == after[:3]:  # renaming changes the last of the times
+                mark(target, after)
 
     def fetch_all(
         self,

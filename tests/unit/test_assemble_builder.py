@@ -28,6 +28,7 @@ from torchproof.lock import Lock
 from torchproof.plan import make_plan
 from torchproof.registry import Reference, Registry
 from torchproof.registry.transport import Patience
+from torchproof.untouched import mark, state_of
 
 QUICK = Patience(attempts=3, first=0.01, longest=0.1)
 
@@ -224,6 +225,32 @@ def test_another_wheel_under_the_same_name_is_refused(place: Place) -> None:
     with pytest.raises(IntegrityError, match="sha256"):
         assemble(replace(place.lock, wheels=tuple(wheels)), place.base, place.cache, place.layout())
     assert second.sha256 != first.sha256
+
+
+def test_a_wheel_that_changed_after_it_was_checked_is_checked_again(place: Place) -> None:
+    assemble(place.lock, place.base, place.cache, place.layout())
+    shutil.rmtree(place.cache / "layers")
+    path = next(place.cache.glob("wheels/*/torch-*.whl"))
+    state = path.stat()
+    data = bytearray(path.read_bytes())
+    # A time in the archive's directory: nothing but the hash of the whole file covers it.
+    data[data.index(b"PK\x01\x02") + 12] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with pytest.raises(IntegrityError, match="the wheel has sha256"):
+        assemble(place.lock, place.base, place.cache, place.layout("again"))
+
+
+def test_a_wheel_that_was_checked_is_not_hashed_again(place: Place) -> None:
+    first = assemble(place.lock, place.base, place.cache, place.layout())
+    shutil.rmtree(place.cache / "layers")
+    path = next(place.cache.glob("wheels/*/torch-*.whl"))
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\x01\x02") + 12] ^= 1
+    path.write_bytes(data)
+    mark(path, state_of(path))  # as if it had been right when it was hashed
+    again = assemble(place.lock, place.base, place.cache, place.layout("again"))
+    assert again.digest == first.digest
 
 
 def test_a_registry_that_fails_midway_is_resumed(place: Place, fake: FakeRegistry) -> None:

@@ -32,6 +32,7 @@ from torchproof.lock import LayerName, Lock
 from torchproof.plan import Plan
 from torchproof.registry import sha256_digest
 from torchproof.results import Built, ImageLayer, SubjectKind
+from torchproof.untouched import mark
 
 FACTS_FILE = "layers.yaml"
 """Beside the lock."""
@@ -169,6 +170,8 @@ class Assembler:
         )
         self._note(f"{one.title}: {size / 1e6:,.1f} MB in {time.monotonic() - started:.1f} s")
         if facts is None:
+            for path, state in one.unchecked.items():
+                mark(path, state)
             notes = tuple(
                 f"{one.title}: {text}" for pruner in one.pruners for text in pruner.counts.untouched
             )

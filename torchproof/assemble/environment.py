@@ -163,7 +163,7 @@ def _parent(files: BaseFiles, path: str) -> Entry:
 
 def _seeds(
     files: BaseFiles, python: str, scratch: Path, replaced: Collection[str]
-) -> Sequence[tuple[Installation, str]]:
+) -> Sequence[tuple[Installation, str | None]]:
     """Lay out pip (and setuptools, where `venv` of this Python brings it)."""
     seeds = []
     minor = int(python.split(".")[1])

@@ -49,7 +49,8 @@ class LayerStream:
     """The bytes of one layer. `diff_id` is there once `chunks` has run to its end with `hashing`.
 
     `known` are folders that `entries` make. `wheels` are (installation, sha256 of the wheel file);
-    with `hashing`, a wheel is read whole and checked against its sha256. Raises IntegrityError for
+    with `hashing`, a wheel is read whole and checked against its sha256, unless that is None: it
+    has been checked. Raises IntegrityError for
     any byte that is not what a wheel promises.
     """
 
@@ -57,7 +58,7 @@ class LayerStream:
         self,
         *,
         entries: Sequence[Entry] = (),
-        wheels: Sequence[tuple[Installation, str]] = (),
+        wheels: Sequence[tuple[Installation, str | None]] = (),
         known: Iterable[str] = (),
         choose: Chooser | None = None,
         hashing: bool = True,
@@ -106,13 +107,13 @@ class LayerStream:
     def _wheel(
         self,
         installation: Installation,
-        sha256: str,
+        sha256: str | None,
         folders: set[str],
         overridden: set[tuple[str, str]],
     ) -> Iterator[bytes]:
         wheel = installation.wheel
         rows: list[tuple[str, str, str]] = []
-        with Sequential(wheel, hashing=self._hashing) as reader:
+        with Sequential(wheel, hashing=self._hashing and sha256 is not None) as reader:
             for file in installation.files:
                 row = file.row
                 if (wheel.path.name, file.path) not in overridden:
@@ -121,7 +122,7 @@ class LayerStream:
                     if digest is not None:
                         row = (row[0], digest, str(file.member.size if file.member else 0))
                 rows.append(row)
-            if self._hashing:
+            if self._hashing and sha256 is not None:
                 reader.verify(sha256)
         own = rows[-1][0].rpartition("/")[0] + "/RECORD"
         data = record(rows, own)

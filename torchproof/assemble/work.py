@@ -14,16 +14,17 @@ from torchproof.assemble.environment import (
     python_layer,
     read_base_files,
 )
-from torchproof.assemble.install import Installed, install
+from torchproof.assemble.install import Installation, Installed, install
 from torchproof.assemble.layer import LayerStream, Transform
 from torchproof.assemble.layerfacts import recipe_key
 from torchproof.assemble.prune import Pruner
 from torchproof.assemble.recipes import MOST_LAYERS, Recipe, recipes
 from torchproof.assemble.wheelfile import open_wheel
 from torchproof.imageconfig import image_config
-from torchproof.index import WheelStore
+from torchproof.index import WHEELHOUSE, WheelStore
 from torchproof.lock import LayerName, Lock, LockedWheel, canonical_json
 from torchproof.plan import PREFIX, Plan
+from torchproof.untouched import State, is_marked, state_of
 
 SEEDS = frozenset({"pip", "setuptools"})
 """What `venv` installs besides the environment itself."""
@@ -45,6 +46,8 @@ class Work:
     wheels: tuple[LockedWheel, ...] = ()
     pruners: list[Pruner] = field(default_factory=list)
     """Filled while the blob is made."""
+    unchecked: dict[Path, State] = field(default_factory=dict)
+    """Cached wheels that are hashed while the blob is made, and what they were before."""
     kept: bool = False
     """Whether the blob is small and dear to make: it is kept in the cache."""
 
@@ -97,6 +100,7 @@ def all_work(
 
 def _of_wheels(recipe: Recipe, lock: Lock, store: WheelStore) -> Work:
     pruners: list[Pruner] = []
+    unchecked: dict[Path, State] = {}
 
     def choose(file: Installed) -> Transform | None:
         if file.member is None or file.member.size < _LARGE_ENOUGH or not _library(file.path):
@@ -106,10 +110,16 @@ def _of_wheels(recipe: Recipe, lock: Lock, store: WheelStore) -> Work:
         return pruner
 
     def make(hashing: bool) -> LayerStream:
-        wheels = []
+        wheels: list[tuple[Installation, str | None]] = []
+        unchecked.clear()
         for wheel in recipe.wheels:
             path = store.path(wheel) or store.fetch(wheel, cell=lock.cell)
-            wheels.append((install(open_wheel(path), lock.python), wheel.sha256))
+            ours = wheel.index != WHEELHOUSE
+            checked = ours and is_marked(path)
+            if ours and not checked:
+                unchecked[path] = state_of(path)
+            installation = install(open_wheel(path), lock.python)
+            wheels.append((installation, None if checked else wheel.sha256))
         return LayerStream(wheels=wheels, choose=choose if recipe.gpus else None, hashing=hashing)
 
     return Work(
@@ -120,6 +130,7 @@ def _of_wheels(recipe: Recipe, lock: Lock, store: WheelStore) -> Work:
         make=make,
         wheels=recipe.wheels,
         pruners=pruners,
+        unchecked=unchecked,
     )
 
 

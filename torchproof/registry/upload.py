@@ -57,7 +57,7 @@ class Uploader:
                 location, start = self._begin(repository, doing), 0
             stream = _Hashed(self, source, start)
             try:
-                response = self._patch(repository, location, stream)
+                response = self._patch(repository, location, stream, size)
                 if response.status_code in (200, 201, 202) and stream.finished:
                     location = self._location(response, location)
                     if not stream.matches(digest, size):
@@ -109,12 +109,17 @@ class Uploader:
         # "0-0" says nothing about one byte or none; a fresh start costs one byte at most.
         return int(last) + 1 if int(last) else None
 
-    def _patch(self, repository: str, location: str, stream: _Hashed) -> httpx.Response:
+    def _patch(
+        self, repository: str, location: str, stream: _Hashed, size: int | None
+    ) -> httpx.Response:
+        headers = {"Content-Type": "application/octet-stream"}
+        if size is not None:
+            headers["Content-Length"] = str(size - stream.start)
         return self._transport.once(
             "PATCH",
             location,
             scopes=_scopes(repository),
-            headers={"Content-Type": "application/octet-stream"},
+            headers=headers,
             content=iter(stream),
         )
 
