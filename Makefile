@@ -11,7 +11,8 @@ venv: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --editable '.[dev]'
+	$(BIN)/python -m compileall -q torchproof
 	touch $@
 
 matrix plan lock generate build report publish schema: venv

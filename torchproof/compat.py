@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import yaml
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
@@ -30,6 +29,7 @@ from torchproof.index import PYPI, Indexes
 from torchproof.remotezip import UNKNOWN, PartialWheel, RangeFile
 from torchproof.simple import TIMEOUT, fetch_page
 from torchproof.uv import Resolved, Target, WheelFile, compile_requirements, configured_index
+from torchproof.yamlfile import load_yaml
 
 TORCH_MEMBER: Final = "torch/lib/libtorch_cuda.so"
 TAILS: Final = (6 << 20, 16 << 20, 48 << 20)
@@ -194,7 +194,7 @@ def _pip_default() -> str:
 def _compiled(torch: str, cuda: str) -> str | None:
     """Return the cuDNN that a build was compiled against; None if it is not known."""
     file = resources.files("torchproof.facts") / "compiled.yaml"
-    known: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))["cudnn"]
+    known: dict[str, Any] = load_yaml(file.read_text(encoding="utf-8"))["cudnn"]
     found = known.get(f"{torch}+{cuda}")
     return str(found) if found else None
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -75,8 +76,11 @@ class WheelStore:
     def __init__(self, cache: Path, indexes: Indexes) -> None:
         self._wheels = cache / "wheels"
         self._indexes = indexes
-        self._client = httpx.Client(timeout=TIMEOUT, follow_redirects=True)
         self._urls: dict[tuple[str, str], str] = {}
+
+    @cached_property
+    def _client(self) -> httpx.Client:
+        return httpx.Client(timeout=TIMEOUT, follow_redirects=True)
 
     def path(self, wheel: LockedWheel) -> Path | None:
         """Return where a wheel lies if it is here already; touches no network."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from torchproof.errors import HostError, InputError
 from torchproof.lock import Lock
+from torchproof.yamlfile import load_yaml
 
 IMAGES = Path("images")
 """Folder of the cells, below the working directory."""
@@ -20,12 +22,19 @@ HEADER = """\
 # `index` is an alias: `pypi` is whatever pip and uv are configured with.
 """
 
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
 _ADAPTER: TypeAdapter[Lock] = TypeAdapter(Lock)
 
 
 def lock_path(cell: str, images: Path = IMAGES) -> Path:
     """Return where the lock of a cell lies."""
     return images / cell / "lock.yaml"
+
+
+def locked_versions(images: Path = IMAGES) -> frozenset[str]:
+    """Return the versions of torch that locks were made for, by the names of their cells."""
+    names = (path.parent.name.partition("-")[0] for path in images.glob("*/lock.yaml"))
+    return frozenset(name for name in names if _VERSION.fullmatch(name))
 
 
 def read_lock(path: Path) -> Lock:
@@ -35,7 +44,7 @@ def read_lock(path: Path) -> Lock:
     """
     fix = "run `python build.py lock` to make it anew, or restore the file"
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("there is no lock here", where=str(path), fix=fix) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

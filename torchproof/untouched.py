@@ -1,8 +1,8 @@
 """Files that were hashed once and that nobody has written to since, so need no hashing again.
 
-A mark beside a file holds what the file system said of it: size, inode, and when content and inode
-last changed. The last (`st_ctime_ns`) is the kernel's own and cannot be set back. What a failing disk
-does to a file, it does not see.
+A mark beside a file holds what the file system said of it: size, inode, and when content and
+inode last changed. The last (`st_ctime_ns`) is the kernel's own and cannot be set back. What a
+failing disk does to a file, it does not see.
 """
 
 from __future__ import annotations

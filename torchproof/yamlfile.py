@@ -44,6 +44,14 @@ def read_yaml(path: Path) -> Document:
     return parse_yaml(text, path)
 
 
+def load_yaml(text: str) -> Any:
+    """Read YAML that torchproof itself keeps (facts, locks). Raises `yaml.YAMLError`.
+
+    With libyaml, where PyYAML has it: these files are long, and it is ten times as fast.
+    """
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
 def parse_yaml(text: str, path: Path) -> Document:
     """Parse YAML. Numbers stay text, so that `2.10` is not 2.1; true, false, null are read.
 

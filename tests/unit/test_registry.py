@@ -89,6 +89,17 @@ def test_other_bytes_than_promised_never_become_a_blob(
     assert not fake.blobs
 
 
+@pytest.mark.parametrize("wrong", [-1, 1])
+def test_another_size_than_promised_never_becomes_a_blob(
+    fake: FakeRegistry, client: Registry, wrong: int
+) -> None:
+    size = sum(map(len, source()))
+    with pytest.raises(IntegrityError, match=f"recorded are {DIGEST} and {size + wrong} bytes"):
+        client.push_stream("a/b", source, digest=DIGEST, size=size + wrong)
+    assert not fake.blobs
+    assert fake.requests["PATCH uploads"] == 1
+
+
 def test_a_registry_that_lies_about_a_digest_is_found_out(
     fake: FakeRegistry, client: Registry
 ) -> None:

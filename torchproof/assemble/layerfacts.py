@@ -20,6 +20,7 @@ from torchproof.errors import HostError, InputError
 from torchproof.lock import canonical_json
 from torchproof.registry import OCI_LAYER_GZIP, Descriptor
 from torchproof.registry.descriptor import is_digest
+from torchproof.yamlfile import load_yaml
 
 RECIPE = 2
 """Raise this when the bytes of a layer change for equal inputs."""
@@ -77,7 +78,7 @@ class FactsStore:
         if not path.is_file():
             return
         try:
-            data = yaml.safe_load(path.read_text(encoding="utf-8"))
+            data = load_yaml(path.read_text(encoding="utf-8"))
             found = [_facts(one) for one in data["layers"]]
         except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
             raise InputError(

@@ -9,8 +9,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
 from packaging.version import Version
+
+from torchproof.yamlfile import load_yaml
 
 FLOATING_TAGS = re.compile(
     r"(.*[-_.])?(latest|auto|nightly|dev|devel|edge|stable|main|master|rolling|unstable|canary|lts)"
@@ -73,7 +74,7 @@ def parse_reference(text: str) -> Reference | None:
 def base_images() -> Mapping[str, Any]:
     """Return the content of facts/base_images.yaml."""
     file = resources.files("torchproof.facts") / "base_images.yaml"
-    data: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    data: dict[str, Any] = load_yaml(file.read_text(encoding="utf-8"))
     return data
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import resources
 from typing import Final
 
-import yaml
-
 from torchproof.audit import (
     architectures,
     baseimages,
@@ -28,6 +26,7 @@ from torchproof.audit import (
     user,
 )
 from torchproof.audit.rules import Rule
+from torchproof.yamlfile import load_yaml
 
 RULES: Final[tuple[Rule, ...]] = (
     *link.RULES,
@@ -76,6 +75,6 @@ def _limits() -> list[str]:
     file = resources.files("torchproof.facts") / "audit_limits.yaml"
     lines = [
         f"- **{item['what']}**: {item['why']}. Instead: {item['instead']}."
-        for item in yaml.safe_load(file.read_text(encoding="utf-8"))
+        for item in load_yaml(file.read_text(encoding="utf-8"))
     ]
     return ["## What files cannot say", "", *lines, ""]

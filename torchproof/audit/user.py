@@ -8,13 +8,13 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-import yaml
 from packaging.version import InvalidVersion, Version
 
 from torchproof.audit.facts import FileKind, ImageFacts
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.starting import RANDOM, User, closed_to, image_user
 from torchproof.results import Finding
+from torchproof.yamlfile import load_yaml
 
 CACHES: Final = (
     *("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME"),
@@ -28,7 +28,7 @@ ENOUGH: Final = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 def user_name_needed_before() -> Version:
     """Return the first torch that does without a user name."""
     file = resources.files("torchproof.facts") / "torch.yaml"
-    data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    data = load_yaml(file.read_text(encoding="utf-8"))
     return Version(data["user_name_needed_before"]["version"])
 
 

@@ -12,10 +12,10 @@ from torchproof.commands.options import MatrixFile, Only
 from torchproof.engines.select import assembler, choose
 from torchproof.errors import Exit, HostError, InputError
 from torchproof.facts import load_facts
-from torchproof.lockfile import lock_path, read_lock
-from torchproof.matrix import DEFAULT, load_matrix, match_ids
+from torchproof.lockfile import lock_path, locked_versions, read_lock
+from torchproof.matrix import DEFAULT, expand, load_matrix, select
 from torchproof.progress import Progress
-from torchproof.results import SubjectKind
+from torchproof.results import State, SubjectKind
 from torchproof.survey import indexes_of, survey
 
 
@@ -49,16 +49,22 @@ def run(
         if builder == "assemble"
         else choose(engine, indexes, builder=builder)
     )
-    cells = survey(asked, facts, indexes)
-    names = match_ids([item.id for item in cells], only)
+    requests = select(expand(asked, facts, locked_versions()), only)
+    missing = [one.id for one in requests if not one.excluded and not lock_path(one.id).exists()]
     with Progress() as progress:
-        locks = []
-        for item in cells:
-            if item.id not in names:
+        locks = [
+            read_lock(lock_path(one.id))
+            for one in requests
+            if one.id not in missing and not one.excluded
+        ]
+        for request in requests:
+            if request.excluded:
+                progress.done(request.id, f"{State.EXCLUDED}: {request.excluded}")
+        # The indexes are only asked where no lock says already what a cell is made of.
+        for item in survey(asked, facts, indexes) if missing else ():
+            if item.id not in missing:
                 continue
-            if lock_path(item.id).exists() and not item.request.excluded:
-                locks.append(read_lock(lock_path(item.id)))
-            elif item.verdict is not None:
+            if item.verdict is not None:
                 progress.done(item.id, f"{item.verdict.state}: {item.verdict.reason}")
             else:
                 progress.done(item.id, "has no lock; `python build.py lock` makes it")

@@ -11,8 +11,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
 from packaging.version import Version
+
+from torchproof.yamlfile import load_yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +166,7 @@ def _read(name: str) -> dict[str, Any]:
     file = resources.files(__name__) / name
     if not file.is_file():
         return {}
-    return yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    return load_yaml(file.read_text(encoding="utf-8")) or {}
 
 
 def _release(version: str, data: dict[str, Any]) -> Release:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from torchproof.errors import InputError
 from torchproof.results import Outcome, ProbeResult
+from torchproof.yamlfile import load_yaml
 
 HEADER = "# Bandwidths that later runs are judged by. Written by `probe --record-baseline`.\n"
 
@@ -48,7 +49,7 @@ def read_baseline(path: Path, tolerance: float) -> Baseline:
     if not path.exists():
         return Baseline(tolerance=tolerance)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        data = load_yaml(path.read_text(encoding="utf-8")) or {}
         entries = tuple(Entry.model_validate(row) for row in data["baselines"])
     except ValidationError as error:
         first = error.errors()[0]

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
+from torchproof.yamlfile import load_yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Entry:
 def table() -> tuple[Entry, ...]:
     """Read the table, in its order: the first row that matches wins."""
     text = resources.files("torchproof.facts").joinpath("diagnosis.yaml").read_text()
-    return tuple(_entry(row) for row in yaml.safe_load(text)["diagnoses"])
+    return tuple(_entry(row) for row in load_yaml(text)["diagnoses"])
 
 
 def diagnose(text: str) -> Diagnosis | None:

@@ -55,20 +55,20 @@ class Uploader:
             start = self._received(repository, location) if location else None
             if location is None or start is None:
                 location, start = self._begin(repository, doing), 0
-            stream = _Hashed(self, source, start)
+            stream = _Hashed(self, source, start, digest, size)
             try:
-                response = self._patch(repository, location, stream, size)
+                response = self._patch(repository, location, stream)
                 if response.status_code in (200, 201, 202) and stream.finished:
                     location = self._location(response, location)
-                    if not stream.matches(digest, size):
-                        self._cancel(repository, location)
-                        raise _unexpected(stream, digest, size)
                     response = self._finish(repository, location, stream.digest)
                     if response.status_code in (200, 201):
                         self._confirm(response, stream.digest)
                         return stream.digest, stream.size
             except httpx.TransportError as error:
                 problem = str(error) or type(error).__name__
+            except IntegrityError:
+                self._cancel(repository, location)
+                raise
             else:
                 problem = describe(response)
                 # A session the registry no longer knows (404, 416) starts again from nothing.
@@ -109,12 +109,10 @@ class Uploader:
         # "0-0" says nothing about one byte or none; a fresh start costs one byte at most.
         return int(last) + 1 if int(last) else None
 
-    def _patch(
-        self, repository: str, location: str, stream: _Hashed, size: int | None
-    ) -> httpx.Response:
+    def _patch(self, repository: str, location: str, stream: _Hashed) -> httpx.Response:
         headers = {"Content-Type": "application/octet-stream"}
-        if size is not None:
-            headers["Content-Length"] = str(size - stream.start)
+        if stream.length is not None:
+            headers["Content-Length"] = str(stream.length)
         return self._transport.once(
             "PATCH",
             location,
@@ -148,12 +146,24 @@ class Uploader:
 
 
 class _Hashed:
-    """The bytes of a source from `start` on; hashes all of them, counts those sent."""
+    """The bytes of a source from `start` on; hashes all of them, counts those sent.
 
-    def __init__(self, uploader: Uploader, source: Source, start: int) -> None:
+    Raises `IntegrityError` when they are not the blob of `wanted` digest and size (if known).
+    """
+
+    def __init__(
+        self,
+        uploader: Uploader,
+        source: Source,
+        start: int,
+        wanted: str | None,
+        wanted_size: int | None,
+    ) -> None:
         self._uploader = uploader
         self._source = source
         self._hasher = hashlib.sha256()
+        self._wanted = wanted
+        self._wanted_size = wanted_size
         self.start = start
         self.size = 0
         self.finished = False
@@ -162,27 +172,34 @@ class _Hashed:
     def digest(self) -> str:
         return "sha256:" + self._hasher.hexdigest()
 
-    def matches(self, digest: str | None, size: int | None) -> bool:
-        return digest in (None, self.digest) and size in (None, self.size)
+    @property
+    def length(self) -> int | None:
+        """Bytes to send, if the size of the whole is known and more than what is there."""
+        if self._wanted_size is None or self._wanted_size <= self.start:
+            return None
+        return self._wanted_size - self.start
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._source():
             self._hasher.update(chunk)
             skip = max(0, self.start - self.size)
             self.size += len(chunk)
+            if self._wanted_size is not None and self.size > self._wanted_size:
+                raise self._unexpected()
             if skip < len(chunk):
                 piece = memoryview(chunk)[skip:] if skip else chunk
                 self._uploader.count(len(piece))
                 yield bytes(piece) if skip else chunk
+        if self._wanted not in (None, self.digest) or self._wanted_size not in (None, self.size):
+            raise self._unexpected()
         self.finished = True
 
-
-def _unexpected(stream: _Hashed, digest: str | None, size: int | None) -> IntegrityError:
-    return IntegrityError(
-        f"a layer has digest {stream.digest} and {stream.size} bytes; recorded are {digest} and "
-        f"{size} bytes",
-        fix="delete the recorded layer facts (layers.yaml, the cache) and build again",
-    )
+    def _unexpected(self) -> IntegrityError:
+        return IntegrityError(
+            f"a layer has digest {self.digest} and {self.size} bytes or more; recorded are "
+            f"{self._wanted} and {self._wanted_size} bytes",
+            fix="delete the recorded layer facts (layers.yaml, the cache) and build again",
+        )
 
 
 def _scopes(repository: str) -> tuple[str, ...]:
