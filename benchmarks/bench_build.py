@@ -1,29 +1,30 @@
 """docker build + push against assemble + push: same locks, same wheels, same kind of registry.
 
-    make bench-build ARGS='--cells 2.7.1-cu126-py311,2.9.1-cu128-py311 --other 2.9.1-cu128-py311-nccl2.30.7'
+    make bench-build ARGS='--docs'
 
 Both sides start with the wheels in their caches, the base made and imported, and an empty registry
-on loopback. The docker builder is at its best: uv with its cache mounted, layers shared between the
-cells of one run. A comment in its requirement files keeps it from taking layers of earlier runs.
-Write the result with --out; `--docs` puts it into docs/benchmarks.md.
+(Debian's docker-registry) on loopback, whose storage is in memory where it fits. The docker builder
+is at its best: uv with its cache mounted and warm, layers shared between the cells of one run. A
+comment in its requirement files keeps it from taking layers of earlier runs; `--warm` builds the
+cells once before, so that uv's cache has them. The other side is the command that a user runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import fnmatch
 import json
 import os
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,12 +33,11 @@ from typing import Any
 import docker
 import httpx
 import psutil
-from isal import igzip_lib
+from buildfloor import floor, to_nowhere
+from buildtable import table, write_docs
 
 from torchproof.assemble.baseimage import from_tar
-from torchproof.assemble.builder import Assembler
-from torchproof.assemble.cell import open_destination
-from torchproof.assemble.wheelfile import DEFLATED, open_wheel
+from torchproof.assemble.layerfacts import FactsStore
 from torchproof.base import ensure_base
 from torchproof.dockerfile import base_ref, render
 from torchproof.engines.buildclient import BuildClient, find_build_client
@@ -48,17 +48,22 @@ from torchproof.lock import Lock
 from torchproof.lockfile import lock_path, read_lock
 from torchproof.plan import make_plan
 
-CHUNK = 1 << 20
-START, END = "<!-- bench-build -->", "<!-- /bench-build -->"
-REGISTRY: list[int] = []
-"""Process ids of the registries; the last one runs."""
+HERE = Path(__file__).parent
+BUILD = HERE.parent / "build.py"
+MATRIX = HERE / "build-matrix.yaml"
+STEPS = ("2.7.1-cu126-py311", "2.9.1-cu128-py311", "2.?.0-*")
+"""Cells by globs: the first, the second, two more. Each command builds those of one glob."""
+OTHER = "2.9.1-cu128-py311-nccl2.30.7"
+KNOWN = "layer facts known, new registry"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Row:
-    """One step of one builder. Times are seconds, sizes bytes; `stored` is the whole registry.
+    """One step of one builder. Times are seconds, sizes bytes.
 
     `cpu` is what the builder, its daemons and the registry computed: it holds on a busy machine too.
+    `uploaded` is what the registry's storage grew by, `stored` all of it; `disk` is what the builder
+    takes on its own side.
     """
 
     step: str
@@ -69,39 +74,49 @@ class Row:
     stored: int
     peak_memory: int
     disk: int
-    detail: str = ""
+    build_seconds: float = 0.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cells", default="2.7.1-cu126-py311")
-    parser.add_argument("--other", help="a cell that differs from the last in NCCL only")
+    parser.add_argument("--steps", default=",".join(STEPS), help="globs of cells, cumulative")
+    parser.add_argument("--other", default=OTHER, help="differs in NCCL only; empty for none")
     parser.add_argument("--sides", default="assemble,docker")
-    parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--out", type=Path, default=Path("bench-build.json"))
-    parser.add_argument("--docs", action="store_true")
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--repeat", type=int, default=3, help="runs of the assemble side")
+    parser.add_argument("--warm", action="store_true", help="fill uv's cache mount before")
+    parser.add_argument("--scratch", type=Path, help="where the registry's storage goes")
+    parser.add_argument("--out", type=Path, default=Path("build/bench-build.json"))
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/benchmarks.md")
     asked = parser.parse_args()
-    if asked.child:
-        return child(*asked.child)
-    locks = [read_lock(lock_path(cell)) for cell in asked.cells.split(",")]
-    other = read_lock(lock_path(asked.other)) if asked.other else None
+    steps = asked.steps.split(",")
+    result: dict[str, Any] = {"cores": os.cpu_count(), "load": os.getloadavg(), "steps": steps}
     rows: list[Row] = []
-    result: dict[str, Any] = {"cores": os.cpu_count(), "cells": asked.cells, "other": asked.other}
-    prepare([*locks, *([other] if other else [])])
-    if "assemble" in asked.sides:
-        cpu = time.process_time()
-        result["floor_seconds"] = floor(locks[0])
-        result["floor_cpu"] = time.process_time() - cpu
-        with workplace(asked.scratch) as (folder, registry):
-            cpu = time.process_time()
-            result["assemble_seconds"] = to_nowhere(locks[0], folder)
-            result["assemble_cpu"] = time.process_time() - cpu
-            rows += assemble_side(locks, other, folder, registry)
-    if "docker" in asked.sides:
-        with workplace(asked.scratch) as (folder, registry):
-            rows += docker_side(locks, other, folder, registry)
+    scratch = asked.scratch or roomy(16_000_000_000)
+    with prepared([*steps, *filter(None, [asked.other])]) as folder:
+        if "assemble" in asked.sides:
+            runs = [assemble_side(folder, scratch, steps, asked.other) for _ in range(asked.repeat)]
+            rows += [middle(same) for same in zip(*runs, strict=True)]
+            result["repeat"] = asked.repeat
+            lock = locks_of(folder, steps[0])[0]
+            result["floor"] = asdict(floor(lock, store()))
+            cache = fresh_cache(folder, [lock])
+            result["nowhere"] = asdict(to_nowhere(lock, store(cache), cache))
+        if "docker" in asked.sides:
+            if asked.warm:
+                docker_side(folder, scratch, steps, asked.other, push=False)
+                # The layers of the warming go, uv's cache stays.
+                prune = [
+                    find_build_client(podman=False, address=None).program,
+                    "builder",
+                    "prune",
+                    "--force",
+                    "--all",
+                    "--filter",
+                ]
+                subprocess.run([*prune, "type=regular"], check=True, stdout=subprocess.DEVNULL)
+            rows += docker_side(folder, scratch, steps, asked.other)
     result["rows"] = [asdict(row) for row in rows]
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(result, indent=1) + "\n")
     text = table(result)
     print(text)
@@ -110,12 +125,37 @@ def main() -> int:
     return 0
 
 
-def prepare(locks: list[Lock]) -> None:
-    """Have the wheels, the tar of the base, and the base compressed, in torchproof's cache."""
-    for lock in locks:
-        store().fetch_all(lock.wheels)
-        path = ensure_base(lock.base, lock.platform, cache=cache_dir(), log=Path(os.devnull))
-        from_tar(path, Assembler(store(), cache_dir()).facts)
+def middle(rows: Sequence[Row]) -> Row:
+    """Return the run of median time."""
+    time_ = statistics.median_low(row.seconds for row in rows)
+    return next(row for row in rows if row.seconds == time_)
+
+
+def roomy(size: int) -> Path:
+    """Return a folder in memory if that leaves as much again for the rest, else on disk."""
+    memory = Path("/dev/shm")
+    room = min(shutil.disk_usage(memory).free, psutil.virtual_memory().available - size // 4)
+    return memory if memory.is_dir() and room > size else Path(tempfile.gettempdir())
+
+
+@contextmanager
+def prepared(globs: Sequence[str]) -> Iterator[Path]:
+    """Give a folder with locks, the wheels being in the cache, and each base made and imported."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        shutil.copy(MATRIX, folder / "matrix.yaml")
+        subprocess.run([sys.executable, BUILD, "lock"], cwd=folder, check=True)
+        for glob in globs:
+            for lock in locks_of(folder, glob):
+                store().fetch_all(lock.wheels)
+                ensure_base(lock.base, lock.platform, cache=cache_dir(), log=Path(os.devnull))
+        yield folder
+
+
+def locks_of(folder: Path, glob: str) -> list[Lock]:
+    names = sorted(path.parent.name for path in folder.glob("images/*/lock.yaml"))
+    found = [name for name in names if fnmatch.fnmatchcase(name, glob)]
+    return [read_lock(lock_path(name, folder / "images")) for name in found]
 
 
 def store(cache: Path | None = None) -> WheelStore:
@@ -123,26 +163,25 @@ def store(cache: Path | None = None) -> WheelStore:
 
 
 @contextmanager
-def workplace(scratch: Path) -> Iterator[tuple[Path, str]]:
-    """Give a folder and an empty registry on loopback; both are gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=scratch) as name:
-        folder = Path(name)
+def running_registry(scratch: Path) -> Iterator[tuple[str, Path, int]]:
+    """Start an empty registry on loopback; give its host, its storage and its process id."""
+    with tempfile.TemporaryDirectory(prefix="bench-registry-", dir=scratch) as name:
         port = 5100 + os.getpid() % 800
+        storage = Path(name) / "storage"
+        storage.mkdir()
         config = {
             "version": "0.1",
-            "storage": {"filesystem": {"rootdirectory": str(folder / "registry")}},
+            "storage": {"filesystem": {"rootdirectory": str(storage)}},
             "http": {"addr": f"127.0.0.1:{port}"},
             "log": {"level": "error", "accesslog": {"disabled": True}},
         }
-        (folder / "registry.json").write_text(json.dumps(config))
-        command = ["docker-registry", "serve", str(folder / "registry.json")]
-        with subprocess.Popen(
-            command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        ) as server:
+        (Path(name) / "config.json").write_text(json.dumps(config))
+        command = ["docker-registry", "serve", f"{name}/config.json"]
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(command, stdout=quiet, stderr=quiet) as server:
             try:
                 wait_for(f"http://127.0.0.1:{port}/v2/")
-                REGISTRY.append(server.pid)
-                yield folder, f"127.0.0.1:{port}"
+                yield f"127.0.0.1:{port}", storage, server.pid
             finally:
                 server.terminate()
 
@@ -157,165 +196,143 @@ def wait_for(url: str) -> None:
     raise SystemExit("the registry does not start")
 
 
-def processes(*names: str) -> list[psutil.Process]:
-    """Return the running daemons of some names, and the registry."""
-    found = [one for one in psutil.process_iter(["name"]) if one.info["name"] in names]
-    return [*found, psutil.Process(REGISTRY[-1])]
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def cpu_of(daemons: list[psutil.Process]) -> float:
+def cpu_of(processes: Sequence[psutil.Process]) -> float:
     """Return the CPU seconds of processes and of the children that they waited for."""
-    return sum(sum(one.cpu_times()[:4]) for one in daemons)
+    return sum(sum(one.cpu_times()[:4]) for one in processes)
+
+
+def fresh_cache(folder: Path, locks: Sequence[Lock]) -> Path:
+    """Return a cache that has wheels and bases, and knows no layer but the base's."""
+    cache = Path(tempfile.mkdtemp(prefix="cache-", dir=folder))
+    for part in ("wheels", "bases"):
+        (cache / part).symlink_to(cache_dir() / part)
+    for lock in locks:
+        tar = ensure_base(lock.base, lock.platform, cache=cache, log=Path(os.devnull))
+        from_tar(tar, FactsStore(cache / "layers"))
+    return cache
+
+
+def assemble_side(folder: Path, scratch: Path, steps: Sequence[str], other: str) -> list[Row]:
+    for facts in folder.glob("images/*/layers.yaml"):
+        facts.unlink()
+    cache = fresh_cache(folder, locks_of(folder, steps[0]))
+    rows: list[Row] = []
+    with running_registry(scratch) as (host, storage, server):
+        for number, glob in enumerate(steps):
+            rows.append(assemble(f"step {number + 1}", glob, folder, cache, host, storage, server))
+        if other:
+            rows.append(assemble("one more NCCL", other, folder, cache, host, storage, server))
+        same = "*" if tuple(steps) == STEPS and other else steps[-1]
+        rows.append(assemble("nothing changed", same, folder, cache, host, storage, server))
+    with running_registry(scratch) as (host, storage, server):
+        rows.append(assemble(KNOWN, steps[0], folder, cache, host, storage, server))
+    return rows
+
+
+def assemble(
+    step: str, glob: str, folder: Path, cache: Path, host: str, storage: Path, server: int
+) -> Row:
+    """Run the command line in a process of its own, as a user would."""
+    command = [sys.executable, str(BUILD), "build", "--builder", "assemble"]
+    command += ["--to", f"{host}/bench", "--only", glob]
+    env = {**os.environ, "TORCHPROOF_CACHE": str(cache)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    stored, disk = size_of(storage), size_of(cache / "layers")
+    registry = psutil.Process(server)
+    cpu, started = cpu_of([registry]), time.monotonic()
+    with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        said = run.stdout.read()
+        _, status, used = os.wait4(run.pid, 0)
+        seconds = time.monotonic() - started
+        run.returncode = os.waitstatus_to_exitcode(status)
+    if run.returncode:
+        raise SystemExit(said)
+    row = Row(
+        step,
+        "assemble",
+        seconds,
+        cpu_of([registry]) - cpu + used.ru_utime + used.ru_stime,
+        size_of(storage) - stored,
+        size_of(storage),
+        used.ru_maxrss * 1024,
+        size_of(cache / "layers") - disk,
+    )
+    print(row, flush=True)
+    return row
+
+
+def docker_side(
+    folder: Path, scratch: Path, steps: Sequence[str], other: str, *, push: bool = True
+) -> list[Row]:
+    rows: list[Row] = []
+    made: list[str] = []
+    nonce = uuid.uuid4().hex
+    builder = find_build_client(podman=False, address=None)
+    import_base(locks_of(folder, steps[0])[0])
+    with running_registry(scratch) as (host, storage, server):
+
+        def step(name: str, cells: Sequence[Lock]) -> None:
+            root = Path(docker.from_env().info()["DockerRootDir"])
+            stored, disk = size_of(storage), shutil.disk_usage(root).used
+            daemons = [
+                *(one for one in psutil.process_iter(["name"]) if one.info["name"] in DAEMONS),
+                psutil.Process(server),
+            ]
+            cpu = cpu_of(daemons) + children_cpu()
+            building = 0.0
+            with watched_memory(daemons[:-1]) as peak:
+                started = time.monotonic()
+                for lock in cells:
+                    tag = f"{host}/bench:{lock.cell}"
+                    made.append(tag)
+                    began = time.monotonic()
+                    docker_build(builder, lock, tag, nonce)
+                    building += time.monotonic() - began
+                    if push:
+                        command = [builder.program, "push", "--quiet", tag]
+                        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+                seconds = time.monotonic() - started
+            cpu = cpu_of(daemons) + children_cpu() - cpu
+            in_memory = str(storage).startswith("/dev/shm")
+            grown = 0 if in_memory else size_of(storage) - stored
+            used = max(0, shutil.disk_usage(root).used - disk - grown)
+            new = size_of(storage) - stored
+            rows.append(
+                Row(name, "docker", seconds, cpu, new, size_of(storage), peak[0], used, building)
+            )
+            print(rows[-1], flush=True)
+
+        try:
+            for number, glob in enumerate(steps):
+                step(f"step {number + 1}", locks_of(folder, glob))
+            if other:
+                step("one more NCCL", locks_of(folder, other))
+            step("nothing changed", [lock for glob in steps for lock in locks_of(folder, glob)])
+        finally:
+            for tag in made:
+                subprocess.run([builder.program, "rmi", tag], capture_output=True, check=False)
+    return rows
+
+
+DAEMONS = ("dockerd", "containerd")
+
+
+def import_base(lock: Lock) -> None:
+    engine = docker.from_env()
+    reference = base_ref(lock.base, lock.platform)
+    if not engine.images.list(name=reference):
+        tar = ensure_base(lock.base, lock.platform, cache=cache_dir(), log=Path(os.devnull))
+        engine.api.import_image_from_file(str(tar), repository=reference)
 
 
 def children_cpu() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def floor(lock: Lock) -> float:
-    """Inflate a cell's wheels, and hash what goes in and what comes out; all cores."""
-
-    def one(path: Path) -> None:
-        packed, plain = hashlib.sha256(), hashlib.sha256()
-        wheel = open_wheel(path)
-        with path.open("rb", buffering=0) as file:
-            for member in wheel.members:
-                file.seek(member.offset)
-                stream = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
-                left = member.packed
-                while left:
-                    data = file.read(min(CHUNK, left))
-                    left -= len(data)
-                    packed.update(data)
-                    if member.method != DEFLATED:
-                        plain.update(data)
-                        continue
-                    while True:
-                        plain.update(stream.decompress(data, CHUNK))
-                        data = b""
-                        if stream.needs_input or stream.eof:
-                            break
-
-    paths = [store().fetch(wheel) for wheel in lock.wheels]
-    paths.sort(key=lambda path: -path.stat().st_size)
-    started = time.monotonic()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(one, paths))
-    return time.monotonic() - started
-
-
-class Nowhere:
-    """A destination that hashes what comes and keeps nothing: what assembling alone costs."""
-
-    ref = "nowhere"
-    written_bytes = 0
-
-    def current(self) -> str | None:
-        return None
-
-    def has(self, digest: str, size: int) -> bool:
-        return False
-
-    def stop(self) -> None:
-        pass
-
-    def write(
-        self,
-        source: Callable[[], Iterator[bytes]],
-        *,
-        digest: str | None = None,
-        size: int | None = None,
-    ) -> tuple[str, int]:
-        hasher, count = hashlib.sha256(), 0
-        for chunk in source():
-            hasher.update(chunk)
-            count += len(chunk)
-        return f"sha256:{hasher.hexdigest()}", count
-
-    def finish(self, manifest: bytes, config_digest: str, layers: tuple[str, ...]) -> str:
-        return ""
-
-
-def fresh_cache(folder: Path, name: str) -> Path:
-    """Return a cache that knows no layer, but has wheels and bases."""
-    cache = folder / name
-    (cache / "layers").mkdir(parents=True)
-    for part in ("wheels", "bases"):
-        (cache / part).symlink_to(cache_dir() / part)
-    return cache
-
-
-def to_nowhere(lock: Lock, folder: Path) -> float:
-    cache = fresh_cache(folder, "cache-nowhere")
-    assembler = Assembler(store(cache), cache, workers=os.cpu_count())
-    tar = ensure_base(lock.base, lock.platform, cache=cache, log=Path(os.devnull))
-    base = from_tar(tar, assembler.facts)
-    started = time.monotonic()
-    assembler.build(make_plan(lock), lock, base, Nowhere())
-    return time.monotonic() - started
-
-
-def assemble_side(locks: list[Lock], other: Lock | None, folder: Path, registry: str) -> list[Row]:
-    rows: list[Row] = []
-    cache = fresh_cache(folder, "cache")
-
-    def step(name: str, cells: list[Lock], repository: str = "bench") -> None:
-        command = [sys.executable, __file__, "--child", str(cache), f"{registry}/{repository}"]
-        command.append(",".join(lock.cell for lock in cells))
-        before = shutil.disk_usage(folder).used
-        stored = size_of(folder / "registry")
-        cpu = cpu_of(processes()) + children_cpu()
-        started = time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        seconds = time.monotonic() - started
-        cpu = cpu_of(processes()) + children_cpu() - cpu
-        said = json.loads(done.stdout.splitlines()[-1])
-        now = size_of(folder / "registry")
-        disk = shutil.disk_usage(folder).used - before - (now - stored)
-        row = Row(
-            name,
-            "assemble",
-            seconds,
-            cpu,
-            said["uploaded"],
-            now,
-            said["peak"],
-            max(0, disk),
-            said["detail"],
-        )
-        rows.append(row)
-        print(row, flush=True)
-
-    for count in range(1, len(locks) + 1):
-        step(f"cell {count} of {len(locks)}", locks[count - 1 : count])
-    if other:
-        step("one more NCCL", [other])
-    step("nothing changed", [*locks, *([other] if other else [])])
-    step("layer facts known, a registry without the layers", locks[:1], "elsewhere")
-    return rows
-
-
-def child(cache: str, target: str, cells: str) -> int:
-    """Assemble cells in a process of their own; print what it took."""
-    uploaded, seconds = 0, []
-    for cell in cells.split(","):
-        lock = read_lock(lock_path(cell))
-        assembler = Assembler(store(Path(cache)), Path(cache))
-        tar = ensure_base(lock.base, lock.platform, cache=Path(cache), log=Path(os.devnull))
-        base = from_tar(tar, assembler.facts)
-        with open_destination(f"{target}:{cell}", cell) as destination:
-            # A registry without the layers must not be helped by mounting.
-            built = assembler.build(make_plan(lock), lock, base, destination)
-            uploaded += destination.written_bytes
-            seconds.append(round(built.seconds, 2))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"uploaded": uploaded, "peak": peak, "detail": f"{seconds} s without start"}))
-    return 0
 
 
 def docker_build(builder: BuildClient, lock: Lock, tag: str, mark: str) -> None:
@@ -334,79 +351,18 @@ def docker_build(builder: BuildClient, lock: Lock, tag: str, mark: str) -> None:
             found["ca"] = bundle
         command = [builder.program, *builder.arguments, f"--tag={tag}"]
         command += [f"--secret=id={name},src={path}" for name, path in found.items()]
+        env = {**os.environ, **builder.env}
         done = subprocess.run(
-            [*command, str(context)],
-            env={**os.environ, **builder.env},
-            capture_output=True,
-            text=True,
-            check=False,
+            [*command, str(context)], env=env, capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise SystemExit(done.stderr[-3000:])
 
 
-def docker_side(locks: list[Lock], other: Lock | None, folder: Path, registry: str) -> list[Row]:
-    rows: list[Row] = []
-    nonce = uuid.uuid4().hex
-    made: list[str] = []
-    builder = find_build_client(podman=False, address=None)
-    engine = docker.from_env()
-
-    def step(name: str, cells: list[Lock]) -> None:
-        stored = size_of(folder / "registry")
-        root = Path(engine.info()["DockerRootDir"])
-        disk = shutil.disk_usage(root).used
-        daemons = processes("dockerd", "containerd")
-        cpu = cpu_of(daemons) + children_cpu()
-        with watched_memory("dockerd", "containerd") as peak:
-            started = time.monotonic()
-            built = 0.0
-            for lock in cells:
-                tag = f"{registry}/bench:{lock.cell}"
-                made.append(tag)
-                docker_build(builder, lock, tag, nonce)
-                built = time.monotonic() - started
-                command = [builder.program, "push", "--quiet", tag]
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            seconds = time.monotonic() - started
-        cpu = cpu_of(daemons) + children_cpu() - cpu
-        now = size_of(folder / "registry")
-        used = shutil.disk_usage(root).used - disk - (now - stored)
-        row = Row(
-            name,
-            "docker",
-            seconds,
-            cpu,
-            now - stored,
-            now,
-            peak[0],
-            max(0, used),
-            f"build {built:.1f} s",
-        )
-        rows.append(row)
-        print(row, flush=True)
-
-    reference = base_ref(locks[0].base, locks[0].platform)
-    if not engine.images.list(name=reference):
-        tar = ensure_base(locks[0].base, locks[0].platform, cache=cache_dir(), log=Path(os.devnull))
-        engine.api.import_image_from_file(str(tar), repository=reference)
-    try:
-        for count in range(1, len(locks) + 1):
-            step(f"cell {count} of {len(locks)}", locks[count - 1 : count])
-        if other:
-            step("one more NCCL", [other])
-        step("nothing changed", [*locks, *([other] if other else [])])
-    finally:
-        for tag in made:
-            subprocess.run([builder.program, "rmi", tag], capture_output=True, check=False)
-    return rows
-
-
 @contextmanager
-def watched_memory(*names: str) -> Iterator[list[int]]:
+def watched_memory(daemons: Sequence[psutil.Process]) -> Iterator[list[int]]:
     """Sample the resident memory of some daemons; the list's one item is their highest sum."""
     peak, stop = [0], threading.Event()
-    daemons = [one for one in psutil.process_iter(["name"]) if one.info["name"] in names]
 
     def watch() -> None:
         while not stop.wait(0.3):
@@ -419,49 +375,6 @@ def watched_memory(*names: str) -> Iterator[list[int]]:
     finally:
         stop.set()
         thread.join()
-
-
-def table(result: dict[str, Any]) -> str:
-    lines = [
-        f"{result['cores']} cores; cells {result['cells'].replace(',', ', ')}"
-        + (f"; one more NCCL: {result['other']}" if result["other"] else ""),
-        "",
-        "| step | builder | seconds | times | CPU seconds | times | uploaded MB | stored MB | peak memory MB | disk MB |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    docker_rows = {row["step"]: row for row in result["rows"] if row["builder"] == "docker"}
-    first = next(iter(docker_rows.values()), None)
-    for row in result["rows"]:
-        other = docker_rows.get(row["step"], first if "facts" in row["step"] else None)
-        times = cpu_times = ""
-        if other and row["builder"] == "assemble":
-            times = f"{other['seconds'] / row['seconds']:.1f}×"
-            cpu_times = f"{other['cpu'] / row['cpu']:.1f}×"
-        lines.append(
-            f"| {row['step']} | {row['builder']} | {row['seconds']:.1f} | {times} | "
-            f"{row['cpu']:.1f} | {cpu_times} | "
-            f"{row['uploaded'] / 1e6:,.1f} | {row['stored'] / 1e6:,.0f} | "
-            f"{row['peak_memory'] / 1e6:,.0f} | {row['disk'] / 1e6:,.0f} |"
-        )
-    if "floor_seconds" in result:
-        wall = result["assemble_seconds"] / result["floor_seconds"]
-        cpu = result["assemble_cpu"] / result["floor_cpu"]
-        lines += [
-            "",
-            f"Floor (inflate and hash the first cell's wheels): {result['floor_seconds']:.1f} s, "
-            f"{result['floor_cpu']:.1f} CPU seconds; assembling it to nowhere: "
-            f"{result['assemble_seconds']:.1f} s, {result['assemble_cpu']:.1f} CPU seconds: "
-            f"{wall:.2f} times the floor, {cpu:.2f} in CPU.",
-        ]
-    return "\n".join(lines)
-
-
-def write_docs(text: str) -> None:
-    path = Path("docs/benchmarks.md")
-    page = path.read_text()
-    before, _, rest = page.partition(START)
-    after = rest.partition(END)[2]
-    path.write_text(f"{before}{START}\n{text}\n{END}{after}")
 
 
 if __name__ == "__main__":

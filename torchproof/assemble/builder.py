@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from torchproof.assemble.baseimage import BaseImage
+from torchproof.assemble.baseimage import BaseImage, BaseLayer
 from torchproof.assemble.destination import Destination, OpenSource
 from torchproof.assemble.image import TITLE, Image, ImageLayerFacts, make_image
 from torchproof.assemble.layer import LayerStream
@@ -127,27 +127,32 @@ class Assembler:
         known: dict[str, LayerFacts],
         destination: Destination,
     ) -> dict[str, LayerFacts]:
-        """Bring every blob to the destination, several at a time, the largest first."""
+        """Bring every blob to the destination, several at a time.
+
+        Those made of the base's files come first, because reading it keeps one core busy; then the
+        largest, so that what is left for the end is small.
+        """
+        made: dict[str, LayerFacts] = {}
+
+        def make(one: Work) -> None:
+            made[one.key] = self._one(one, known.get(one.key), destination)
+
+        def copy(layer: BaseLayer) -> None:
+            _copy(destination, layer.open, layer.descriptor.digest, layer.descriptor.size)
+
+        jobs = [(one.kept, one.size, partial(make, one)) for one in work]
+        jobs += [(False, layer.descriptor.size, partial(copy, layer)) for layer in base.layers]
+        jobs.sort(key=lambda job: job[:2], reverse=True)
         with ThreadPoolExecutor(self._workers, thread_name_prefix="layer") as pool:
-            tasks = {
-                one.key: pool.submit(self._one, one, known.get(one.key), destination)
-                for one in sorted(work, key=lambda one: -one.size)
-            }
-            copies = [
-                pool.submit(
-                    _copy, destination, layer.open, layer.descriptor.digest, layer.descriptor.size
-                )
-                for layer in base.layers
-            ]
+            running = [pool.submit(job) for _, _, job in jobs]
             try:
-                everything: list[Future[Any]] = [*tasks.values(), *copies]
-                for done in as_completed(everything):
+                for done in as_completed(running):
                     done.result()
             except BaseException:
                 destination.stop()
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
-            return {key: task.result() for key, task in tasks.items()}
+        return made
 
     def _one(self, one: Work, facts: LayerFacts | None, destination: Destination) -> LayerFacts:
         if facts and destination.has(facts.digest, facts.size):

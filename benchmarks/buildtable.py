@@ -1,0 +1,80 @@
+"""The result of bench_build as a page: both builders beside each other, and the floor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+START, END = "<!-- bench-build -->", "<!-- /bench-build -->"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+CELLS = {"step 1": "1 cell", "step 2": "2 cells", "step 3": "4 cells"}
+
+
+def table(result: dict[str, Any]) -> str:
+    assembled = cumulative([row for row in result["rows"] if row["builder"] == "assemble"])
+    built = cumulative([row for row in result["rows"] if row["builder"] == "docker"])
+    load = ", ".join(f"{one:.1f}" for one in result["load"])
+    lines = [
+        f"{result['cores']} cores, load {load} before; assemble: the median of "
+        f"{result.get('repeat', 0)} runs. Rows of several cells are sums from an empty registry.",
+        "",
+        "| | builder | seconds | times | CPU seconds | times | sent MB | stored MB | memory MB "
+        "| disk MB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for step in dict.fromkeys((*built, *assembled)):
+        other = built.get(step) or (built.get("1 cell") if "known" in step else None)
+        if step in built:
+            lines.append(line(step, built[step], None))
+        if step in assembled:
+            lines.append(line(step, assembled[step], other))
+    if "floor" in result:
+        floor, nowhere = result["floor"], result["nowhere"]
+        lines += [
+            "",
+            f"Floor (inflate and hash the first cell's wheels): {floor['seconds']:.1f} s, "
+            f"{floor['cpu']:.1f} CPU seconds; assembling it to nowhere: "
+            f"{nowhere['seconds']:.1f} s, {nowhere['cpu']:.1f} CPU seconds: "
+            f"{nowhere['seconds'] / floor['seconds']:.2f} times the floor, "
+            f"{nowhere['cpu'] / floor['cpu']:.2f} in CPU.",
+        ]
+    return "\n".join(lines)
+
+
+def cumulative(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Name the rows; those of further cells become sums (memory: the highest)."""
+    named: dict[str, dict[str, Any]] = {}
+    sums: dict[str, Any] = {}
+    for row in rows:
+        if row["step"] not in CELLS:
+            named[row["step"]] = row
+            continue
+        added = ("seconds", "cpu", "uploaded", "disk", "build_seconds")
+        sums = {
+            **row,
+            **{key: sums.get(key, 0) + row[key] for key in added},
+            "peak_memory": max(sums.get("peak_memory", 0), row["peak_memory"]),
+        }
+        named[CELLS[row["step"]]] = sums
+    return named
+
+
+def line(step: str, row: dict[str, Any], other: dict[str, Any] | None) -> str:
+    times = cpu_times = ""
+    if other:
+        times = f"{other['seconds'] / row['seconds']:.1f}×"
+        cpu_times = f"{other['cpu'] / row['cpu']:.1f}×"
+    build = f" (build {row['build_seconds']:.1f})" if row["build_seconds"] else ""
+    sizes = " | ".join(f"{row[key] / 1e6:,.1f}" for key in ("uploaded", "stored"))
+    own = " | ".join(f"{row[key] / 1e6:,.0f}" for key in ("peak_memory", "disk"))
+    return (
+        f"| {step} | {row['builder']} | {row['seconds']:.1f}{build} | {times} | "
+        f"{row['cpu']:.1f} | {cpu_times} | {sizes} | {own} |"
+    )
+
+
+def write_docs(text: str) -> None:
+    page = PAGE.read_text()
+    before, _, rest = page.partition(START)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{START}\n{text}\n{END}{after}")
