@@ -120,8 +120,8 @@ def shared(cells: Iterable[Built]) -> Shared:
 
 
 def _jobs(engine: Engine) -> int:
-    """Return how many cells to build at once: unpacking and compiling keep about two cores busy."""
-    return max(1, min(4, (os.cpu_count() or 1) // 2)) if engine.parallel else 1
+    """Return how many cells to build at once: each keeps about two cores busy, but not always."""
+    return max(2, min(4, (os.cpu_count() or 1) // 2)) if engine.parallel else 1
 
 
 class _Work:

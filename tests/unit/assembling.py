@@ -6,6 +6,7 @@ import io
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tests.unit.wheels import make_wheel, sha256
 from torchproof.assemble.baseimage import from_tar
@@ -98,9 +99,15 @@ def slim(lock: Lock, *gpus: str) -> Lock:
 
 
 def assemble(
-    lock: Lock, base: Path, cache: Path, destination: Destination, folder: Path | None = None
+    lock: Lock,
+    base: Path,
+    cache: Path,
+    destination: Destination,
+    folder: Path | None = None,
+    **options: Any,
 ) -> Built:
     """Build into a destination."""
-    assembler = Assembler(WheelStore(cache, Indexes(pytorch="http://127.0.0.1:9")), cache)
+    store = WheelStore(cache, Indexes(pytorch="http://127.0.0.1:9"))
+    assembler = Assembler(store, cache, **options)
     image = from_tar(base, assembler.facts)
     return assembler.build(make_plan(lock), lock, image, destination, folder=folder)

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import pytest
 
 from tests.unit.assembling import assemble, slim, tiny_base, tiny_lock
 from tests.unit.fakeregistry import FakeRegistry, Fault
+from torchproof.assemble.busy import Busy
 from torchproof.assemble.layout import LayoutDestination, as_tar
 from torchproof.assemble.recipes import LARGE, recipes
 from torchproof.assemble.remote import RemoteDestination
@@ -292,6 +295,34 @@ def test_a_killed_build_is_resumed(place: Place) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")
+def test_a_build_that_is_told_to_stop_ends_within_its_layer(place: Place) -> None:
+    stopping = threading.Event()
+    stopping.set()
+    with pytest.raises(HostError, match="stopped"):
+        assemble(place.lock, place.base, place.cache, place.layout(), stopping=stopping)
+    assert not (place.folder / "oci" / "index.json").exists()
+    stopping.clear()
+    assemble(place.lock, place.base, place.cache, place.layout(), stopping=stopping)
+    read_layout(place.folder / "oci")
+
+
+def test_cells_side_by_side_make_a_common_layer_once(place: Place, fake: FakeRegistry) -> None:
+    (place.folder / "other").mkdir()
+    other = tiny_lock(place.folder / "other", place.cache, nccl=b"2")
+    busy = Busy()
+
+    def one(lock: Lock, tag: str) -> str:
+        with Registry(fake.host, patience=QUICK) as registry:
+            reference = Reference(registry=fake.host, repository="a", tag=tag)
+            destination = RemoteDestination(registry, reference)
+            return assemble(lock, place.base, place.cache, destination, busy=busy).digest
+
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(one, (place.lock, other), ("x", "y"))
+    assert first != second
+    assert fake.requests["PUT uploads"] == len(fake.blobs)
+
+
 def test_a_full_disk_is_named_and_leaves_no_image(place: Place) -> None:
     small = place.folder / "small"
     small.mkdir()

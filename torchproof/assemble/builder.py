@@ -7,6 +7,7 @@ neither downloaded nor made; what is made is checked against every hash that is 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from torchproof.assemble.baseimage import BaseImage, BaseLayer
+from torchproof.assemble.busy import Busy
 from torchproof.assemble.destination import Destination, OpenSource
 from torchproof.assemble.image import TITLE, Image, ImageLayerFacts, make_image
 from torchproof.assemble.layer import LayerStream
@@ -25,7 +27,7 @@ from torchproof.assemble.layerfacts import (
 )
 from torchproof.assemble.prune import require_served
 from torchproof.assemble.work import Work, all_work
-from torchproof.errors import IntegrityError
+from torchproof.errors import HostError, IntegrityError
 from torchproof.imageconfig import image_config
 from torchproof.index import WheelStore
 from torchproof.lock import LayerName, Lock
@@ -44,9 +46,12 @@ class Assembler:
     """Builds cells into a destination.
 
     `store` has the wheels or downloads them, `cache` is torchproof's cache folder, `workers` blobs
-    are made at a time. Raises IntegrityError for bytes that are not as locked, RegistryError and
-    HostError for faults of the world; a blob is either whole and right in the destination or not
-    there, and the image's name is set last.
+    are made at a time; assemblers with the same `busy` share what they make, and `stopping`, once
+    set, ends a build with HostError at the next piece of a layer.
+
+    Raises IntegrityError for bytes that are not as locked, RegistryError and HostError for faults
+    of the world; a blob is either whole and right in the destination or not there, and the image's
+    name is set last.
     """
 
     def __init__(
@@ -56,12 +61,16 @@ class Assembler:
         *,
         workers: int | None = None,
         note: Note | None = None,
+        busy: Busy | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
         self._store = store
         self._cache = cache
         self._facts = FactsStore(cache / "layers")
         self._workers = workers or max(2, min(4, os.cpu_count() or 2))
         self._note = note or (lambda _: None)
+        self._busy = busy or Busy()
+        self._stopping = stopping or threading.Event()
 
     @property
     def facts(self) -> FactsStore:
@@ -135,10 +144,18 @@ class Assembler:
         made: dict[str, LayerFacts] = {}
 
         def make(one: Work) -> None:
-            made[one.key] = self._one(one, known.get(one.key), destination)
+            with self._busy.alone(one.key):
+                facts = known.get(one.key) or self._facts.get(one.key)
+                made[one.key] = self._one(one, facts, destination)
 
         def copy(layer: BaseLayer) -> None:
-            _copy(destination, layer.open, layer.descriptor.digest, layer.descriptor.size)
+            with self._busy.alone(layer.descriptor.digest):
+                _copy(
+                    destination,
+                    lambda: self._until_stopped(layer.open()),
+                    layer.descriptor.digest,
+                    layer.descriptor.size,
+                )
 
         jobs = [(one.kept, one.size, partial(make, one)) for one in work]
         jobs += [(False, layer.descriptor.size, partial(copy, layer)) for layer in base.layers]
@@ -165,7 +182,7 @@ class Assembler:
         def source() -> Iterator[bytes]:
             one.pruners.clear()
             streams.append(one.make(facts is None))
-            return streams[-1].chunks()
+            return self._until_stopped(streams[-1].chunks())
 
         started = time.monotonic()
         digest, size = destination.write(
@@ -189,6 +206,12 @@ class Assembler:
             )
             self._facts.put(facts)
         return facts
+
+    def _until_stopped(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            if self._stopping.is_set():
+                raise HostError("stopped while making a layer; whole layers are kept")
+            yield piece
 
     def _kept(self, one: Work, facts: LayerFacts | None, destination: Destination) -> LayerFacts:
         """Make a small blob whole, or take it from the cache."""

@@ -7,12 +7,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from torchproof.assemble.baseimage import BaseImage, from_registry, from_tar
 from torchproof.assemble.builder import Assembler, Note
+from torchproof.assemble.busy import Busy
 from torchproof.assemble.destination import Destination
 from torchproof.assemble.layout import LayoutDestination
 from torchproof.assemble.remote import RemoteDestination
@@ -37,16 +39,19 @@ def build_cell(
     beside: Sequence[str] = (),
     workers: int | None = None,
     note: Note | None = None,
+    busy: Busy | None = None,
+    stopping: threading.Event | None = None,
 ) -> Built:
     """Build one cell's image into a folder or a registry; return what it is there.
 
     `log` takes the output of making a `bootstrap:` base. `folder` holds the cell's lock and gets
     its `layers.yaml`. `name` is the image's name in a layout, as `docker load` shows it. `beside`
-    are repositories of the same registry whose blobs may be mounted.
+    are repositories of the same registry whose blobs may be mounted. Cells that are built side by
+    side with the same `busy` make common layers once; `stopping`, once set, ends the build soon.
     Raises InputError, CellError (IntegrityError for bytes that are not as locked), HostError
     (RegistryError); the image's name is only set when all of it is there.
     """
-    assembler = Assembler(store, cache, workers=workers, note=note)
+    assembler = Assembler(store, cache, workers=workers, note=note, busy=busy, stopping=stopping)
     with ExitStack() as stack:
         base = stack.enter_context(open_base(lock, assembler, cache=cache, log=log))
         destination = stack.enter_context(

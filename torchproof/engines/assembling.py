@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from torchproof.assemble.busy import Busy
 from torchproof.assemble.cell import build_cell, image_name
 from torchproof.assemble.layout import LayoutDestination, as_tar
 from torchproof.engines import Engine, RunResult, RunSpec
@@ -54,6 +55,7 @@ class AssemblingEngine:
     """`REGISTRY/REPOSITORY` that images go to at once, each under its cell's name; no layouts."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set while what is being assembled has to end."""
+    busy: Busy = field(default_factory=Busy)
 
     @property
     def name(self) -> str:
@@ -67,8 +69,8 @@ class AssemblingEngine:
 
     @property
     def parallel(self) -> bool:
-        """Whether to build several cells at once; assembling uses every core by itself."""
-        return self.slim_only and self.engine.parallel
+        """Whether builds at the same time share their equal steps."""
+        return not self.slim_only or self.engine.parallel
 
     def host(self) -> Host:
         """Describe the machine as the engine sees it."""
@@ -104,8 +106,6 @@ class AssemblingEngine:
 
             def note(line: str) -> None:
                 print(line, file=notes, flush=True)
-                if self.stopping.is_set():
-                    raise HostError(f"{lock.cell}: stopped; whole layers are kept")
 
             built = build_cell(
                 plan,
@@ -117,6 +117,8 @@ class AssemblingEngine:
                 folder=folder,
                 name=image_name(lock.cell),
                 note=note,
+                busy=self.busy,
+                stopping=self.stopping,
             )
         if self.repository:
             return built
@@ -139,7 +141,7 @@ class AssemblingEngine:
         return self.engine.run(replace(built, digest=image), spec)
 
     def stop(self) -> None:
-        """Stop what this process runs through the engine now; assembling ends with its layer."""
+        """Stop what this process runs through the engine now, and what it assembles."""
         self.stopping.set()
         self.engine.stop()
 
