@@ -111,6 +111,12 @@ def architectures(
     return sort_architectures(names - {""})
 
 
+def is_emptied(data: bytes | mmap, within: Iterable[tuple[int, int]] | None = None) -> bool:
+    """Tell whether a library has containers with code, and all of that code is zeros."""
+    code = [entry for one in containers(data, within) for entry in one.entries if entry.name]
+    return bool(code) and all(is_zeroed(data, entry) for entry in code)
+
+
 def is_zeroed(data: Buffer, entry: Entry) -> bool:
     """Tell whether an entry's code was overwritten by zeros; real code starts with a magic."""
     return not any(data[entry.offset : entry.offset + min(entry.size, 16)])

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -11,9 +14,10 @@ from hypothesis import strategies as st
 from tests.unit.assembling import assemble, slim, tiny_base, tiny_lock
 from tests.unit.test_assemble_builder import read_layout, tree
 from tests.unit.wheels import record_line
+from torchproof.assemble import prune as prune_module
 from torchproof.assemble.layout import LayoutDestination
 from torchproof.assemble.prune import Pruner, require_served, serves, target_of
-from torchproof.errors import InputError
+from torchproof.errors import HostError, InputError
 
 PTX, SASS, LTO = 1, 2, 8
 MAGIC = 0xBA55ED50
@@ -96,6 +100,45 @@ files = st.lists(
 @given(files, st.lists(st.integers(0, 5000), max_size=12).map(tuple))
 def test_how_the_stream_is_cut_does_not_matter(data: bytes, cuts: tuple[int, ...]) -> None:
     assert prune(data, "sm_90", cuts=cuts)[0] == prune(data, "sm_90")[0]
+
+
+@given(files, st.lists(st.integers(0, 5000), max_size=12).map(tuple))
+def test_large_containers_take_the_same_rule(data: bytes, cuts: tuple[int, ...]) -> None:
+    in_memory, counts = prune(data, "sm_90")
+    with patch.object(prune_module, "HELD", 100):
+        through_a_file, others = prune(data, "sm_90", cuts=cuts)
+    assert through_a_file == in_memory
+    assert others.counts == counts.counts
+
+
+def test_a_magic_by_chance_takes_nothing_with_it() -> None:
+    chance = struct.pack("<IHHQ", MAGIC, 1, 16, 4000) + b"\x07" * 40
+    whole = container(entry(SASS, 80, b"old" * 9), entry(SASS, 90, b"new" * 9))
+    data = chance + whole + bytes(5000)
+    with patch.object(prune_module, "HELD", 100):
+        out, pruner = prune(data, "sm_90")
+    assert out[len(chance) :].startswith(prune(whole, "sm_90")[0])
+    assert pruner.counts.zeroed == 1
+
+
+def test_a_large_container_that_does_not_parse_stays_and_is_told() -> None:
+    whole = bytearray(container(entry(SASS, 80, b"old" * 9), entry(SASS, 90, b"new" * 90)))
+    struct.pack_into("<I", whole, 16 + 64 + 27 + 4, 5)  # the header of the second entry
+    with patch.object(prune_module, "HELD", 100):
+        out, pruner = prune(bytes(whole), "sm_90")
+    assert out == whole
+    assert pruner.counts.untouched == ["container whose entries do not parse at byte 0"]
+
+
+def test_a_disk_without_room_for_a_large_container_is_named() -> None:
+    whole = container(entry(SASS, 80, b"old" * 90))
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with (
+        patch.object(prune_module, "HELD", 100),
+        patch("torchproof.assemble.spool.tempfile.TemporaryFile", side_effect=full),
+        pytest.raises(HostError, match="No space left"),
+    ):
+        prune(whole, "sm_90")
 
 
 @given(st.binary(max_size=3000))

@@ -7,7 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchproof.fatbin import MAGIC, architectures, containers
+from torchproof.fatbin import MAGIC, architectures, containers, is_emptied
 
 PTX, SASS, OTHER = 1, 2, 16
 
@@ -32,6 +32,13 @@ def test_names_machine_code_and_ptx_of_every_container() -> None:
     data = b"before" * 9 + first + bytes(40) + second + b"after"
     assert architectures(data) == ("sm_80", "sm_90", "compute_120")
     assert [found.offset for found in containers(data)] == [54, 54 + len(first) + 40]
+
+
+def test_a_library_is_emptied_when_all_of_its_code_is_zeros() -> None:
+    assert is_emptied(container(entry(SASS, 80, bytes(64)), entry(OTHER, 75, CODE)))
+    assert not is_emptied(container(entry(SASS, 80, bytes(64)), entry(SASS, 90, CODE)))
+    assert not is_emptied(container(entry(OTHER, 75, CODE)))
+    assert not is_emptied(b"no device code")
 
 
 def test_zeroed_code_counts_as_absent() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from torchproof.assemble.spool import PIECE, Spool
 from torchproof.errors import InputError
 from torchproof.fatbin import MAGIC, CodeKind, Container, Entry, containers
 
@@ -22,9 +23,10 @@ AVX2 and an Intel one with AVX-512; level 3 did not."""
 COMPRESSION: Final = f"isal {LEVEL}"
 """Part of a slim layer's recipe."""
 _HEADER: Final = struct.Struct("<IHHQ")
-_PIECE: Final = 1 << 20
-_LARGEST: Final = 192 * 1024**2
-"""Bytes of a container that are held in memory; a larger one stays as it is."""
+HELD: Final = 8 * 1024**2
+"""Bytes of a container that are held in memory; a larger one goes through a temporary file."""
+_FIRST_ENTRY: Final = struct.Struct("<HHIQ")
+_ENTRY_HEADERS: Final = range(32, 1024)
 
 
 def target_of(gpu: str) -> int:
@@ -107,6 +109,7 @@ class Pruner:
         self._targets = tuple(target_of(gpu) for gpu in gpus)
         self._left = size
         self._buffer = bytearray()
+        self._spool: Spool | None = None
         self._position = 0
         self.counts = PruneCounts()
 
@@ -121,21 +124,33 @@ class Pruner:
 
     def _drain(self, *, final: bool) -> Iterator[bytes]:
         while self._buffer:
+            if self._spool is not None:
+                yield from self._fill(self._spool)
+                continue
             at = self._buffer.find(MAGIC)
             if at < 0:
                 # The last bytes may be the beginning of a magic.
                 yield from self._take(len(self._buffer) - (0 if final else len(MAGIC) - 1))
                 break
             yield from self._take(at)
-            if len(self._buffer) < _HEADER.size and not final:
+            if len(self._buffer) < self._telling() and not final:
                 break
             needed = self._needed()
             if needed is None:
                 yield from self._take(len(MAGIC))
+            elif needed > HELD:
+                self._spool = Spool(needed)
             elif len(self._buffer) < needed and not final:
                 break
             else:
                 yield from self._container(needed)
+
+    def _telling(self) -> int:
+        """Return how many bytes it takes to judge the magic at the front."""
+        if len(self._buffer) < _HEADER.size:
+            return _HEADER.size
+        _, _, header, payload = _HEADER.unpack_from(self._buffer)
+        return int(header + _FIRST_ENTRY.size if header + payload > HELD else _HEADER.size)
 
     def _needed(self) -> int | None:
         """Return the bytes of the container at the front, None if it is none or too large."""
@@ -148,34 +163,50 @@ class Pruner:
             if version <= 16 and _HEADER.size <= header <= 256 and 0 < size <= left:
                 self._note(f"container of version {version}")
             return None
-        if size > _LARGEST:
-            self._note(f"container of {size} bytes")
-            return None
-        return int(size)
+        return int(size) if size <= HELD or self._begins(header, payload) else None
+
+    def _begins(self, header: int, payload: int) -> bool:
+        """Tell whether an entry follows: a magic by chance must not take the rest of a file."""
+        if len(self._buffer) < header + _FIRST_ENTRY.size:
+            return False
+        _, _, entry_header, size = _FIRST_ENTRY.unpack_from(self._buffer, header)
+        return entry_header in _ENTRY_HEADERS and entry_header + size <= payload
+
+    def _fill(self, spool: Spool) -> Iterator[bytes]:
+        """Move bytes to the container that waits; when it is whole, decide and yield it."""
+        piece = self._buffer[: spool.missing]
+        del self._buffer[: len(piece)]
+        spool.add(piece)
+        if spool.missing:
+            return
+        self._spool = None
+        found = spool.container()
+        if found is None:
+            self._note("container whose entries do not parse")
+        for part in spool.pieces(self._others(found) if found else ()):
+            self._position += len(part)
+            yield part
 
     def _container(self, size: int) -> Iterator[bytes]:
         found = next(containers(self._buffer, [(0, size)]), None)
         if found is not None and (found.offset, found.size) == (0, size):
-            self._zero(found)
+            for start, end in self._others(found):
+                self._buffer[start:end] = bytes(end - start)
         else:
             found = None
         if found is None:
             self._note("container whose entries do not parse")
         yield from self._take(size if found else len(MAGIC))
 
-    def _zero(self, container: Container) -> None:
+    def _others(self, container: Container) -> list[tuple[int, int]]:
+        """Return the ranges (start, end) of the code that is not needed, and count."""
         keep = kept(container, self._targets)
+        others = [entry for index, entry in enumerate(container.entries) if index not in keep]
         self.counts.containers += 1
-        for index, entry in enumerate(container.entries):
-            if index in keep:
-                self.counts.kept += 1
-                continue
-            end = entry.offset + entry.size
-            for start in range(entry.offset, end, _PIECE):
-                stop = min(start + _PIECE, end)
-                self._buffer[start:stop] = bytes(stop - start)
-            self.counts.zeroed += 1
-            self.counts.zeroed_bytes += entry.size
+        self.counts.kept += len(keep)
+        self.counts.zeroed += len(others)
+        self.counts.zeroed_bytes += sum(entry.size for entry in others)
+        return [(entry.offset, entry.offset + entry.size) for entry in others]
 
     def _note(self, text: str) -> None:
         self.counts.untouched.append(f"{text} at byte {self._position}")
@@ -183,7 +214,7 @@ class Pruner:
     def _take(self, size: int) -> Iterator[bytes]:
         """Yield bytes from the front, in pieces: a container can be larger than all else here."""
         size = max(0, size)
-        for start in range(0, size, _PIECE):
-            yield bytes(self._buffer[start : min(start + _PIECE, size)])
+        for start in range(0, size, PIECE):
+            yield bytes(self._buffer[start : min(start + PIECE, size)])
         del self._buffer[:size]
         self._position += size

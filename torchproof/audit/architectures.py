@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator
 from typing import Final
 
+from torchproof.assemble.prune import serves
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.requirements import MACHINES
 from torchproof.audit.rules import Rule, rules_of
@@ -17,6 +19,7 @@ from torchproof.results import Finding
 
 TORCH_CODE: Final = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 """torch's own kernels: what these lack, torch lacks."""
+_GPU: Final = re.compile(r"sm_\d{2,3}")
 
 
 def torch_archs(facts: ImageFacts) -> tuple[str, ...]:
@@ -81,16 +84,26 @@ def hosts_without_code(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
 
 
 def slim_code(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
-    """Find a slim image whose libraries lack code for a GPU that it was made for."""
+    """Find libraries of a slim image that lack code for a GPU that it was made for.
+
+    Without torch's own code nothing runs; another library may lack it in the wheel already, and
+    only what calls it fails.
+    """
     asked = facts.lock.gpus if facts.lock else _label(facts, "torchproof.gpus")
-    found = torch_archs(facts)
-    for arch in asked:
-        if found and not _covered(arch, found):
-            yield rule.error(
-                f"the image was made for {arch}, but libtorch_cuda.so has code for "
-                f"{', '.join(found)} alone",
-                where=_place(facts),
-            )
+    known = [arch for arch in asked if _GPU.fullmatch(arch)]
+    for path in facts.elves if known else ():
+        found = facts.read(path)
+        if not found.archs and not found.emptied:
+            continue
+        name = posixpath.basename(path)
+        report = rule.error if name in TORCH_CODE else rule.warning
+        for arch in known:
+            if not serves(found.archs, arch):
+                has = f"code for {', '.join(found.archs)} alone" if found.archs else "no code left"
+                yield report(
+                    f"the image was made for {arch}, but {name} has {has}",
+                    where=path,
+                )
 
 
 def published_code(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
@@ -120,16 +133,6 @@ def wrong_machine(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
                 where=path,
             )
             return
-
-
-def _covered(arch: str, found: tuple[str, ...]) -> bool:
-    number = int(arch.removeprefix("sm_").rstrip("af"))
-    for name in found:
-        kind, _, digits = name.partition("_")
-        value = int(digits.rstrip("af"))
-        if value <= number and (kind == "compute" or value // 10 == number // 10):
-            return True
-    return False
 
 
 def _label(facts: ImageFacts, name: str) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def _dump_detail(detail: Detail) -> list[Any]:
             "defined": "\n".join(sorted(found.defined)),
             "mentions": sorted(found.mentions),
         }
-    return [detail.text, code, detail.archs, detail.broken]
+    return [detail.text, code, detail.archs, detail.emptied, detail.broken]
 
 
 def _load(data: dict[str, Any]) -> LayerScan:
@@ -122,7 +122,7 @@ def _load(data: dict[str, Any]) -> LayerScan:
 
 
 def _load_detail(row: list[Any]) -> Detail:
-    text, code, archs, broken = row
+    text, code, archs, emptied, broken = row
     found: ElfFacts | None = None
     if code is not None:
         found = ElfFacts(
@@ -143,4 +143,4 @@ def _load_detail(row: list[Any]) -> Detail:
             defined=frozenset(filter(None, code["defined"].split("\n"))),
             mentions=frozenset(code["mentions"]),
         )
-    return Detail(text=text, elf=found, archs=tuple(archs), broken=broken)
+    return Detail(text=text, elf=found, archs=tuple(archs), emptied=emptied, broken=broken)

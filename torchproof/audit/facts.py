@@ -59,13 +59,15 @@ class Detail:
     """What was read from one regular file.
 
     `text` is kept for files that `inspect.keeps_text` names, cut at its limit. `archs` are the
-    architectures with device code ("sm_90", "compute_90" for PTX). `broken` says why the file could
+    architectures with device code ("sm_90", "compute_90" for PTX); `emptied` tells that there was
+    such code and all of it is zeros. `broken` says why the file could
     not be read as what its name or its first bytes say it is ("is empty").
     """
 
     text: str | None = None
     elf: ElfFacts | None = None
     archs: tuple[str, ...] = ()
+    emptied: bool = False
     broken: str = ""
 
 

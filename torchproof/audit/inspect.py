@@ -104,7 +104,9 @@ def _code(name: str, data: bytes | mmap) -> Detail:
         suffix = facts.soname.partition(".so")[2]
         names = frozenset(_mentions(data, b"libcudnn", suffix))
         facts = replace(facts, mentions=names - {facts.soname})
-    return Detail(elf=facts, archs=fatbin.architectures(data, _device_code(data)))
+    places = _device_code(data)
+    archs = fatbin.architectures(data, places)
+    return Detail(elf=facts, archs=archs, emptied=not archs and fatbin.is_emptied(data, places))
 
 
 def _device_code(data: bytes | mmap) -> list[tuple[int, int]] | None:
