@@ -54,6 +54,7 @@ MATRIX = HERE / "build-matrix.yaml"
 STEPS = ("2.7.1-cu126-py311", "2.9.1-cu128-py311", "2.?.0-*")
 """Cells by globs: the first, the second, two more. Each command builds those of one glob."""
 OTHER = "2.9.1-cu128-py311-nccl2.30.7"
+MEMORY = Path("/dev/shm")
 KNOWN = "layer facts known, new registry"
 
 
@@ -133,9 +134,10 @@ def middle(rows: Sequence[Row]) -> Row:
 
 def roomy(size: int) -> Path:
     """Return a folder in memory if that leaves as much again for the rest, else on disk."""
-    memory = Path("/dev/shm")
-    room = min(shutil.disk_usage(memory).free, psutil.virtual_memory().available - size // 4)
-    return memory if memory.is_dir() and room > size else Path(tempfile.gettempdir())
+    if not MEMORY.is_dir():
+        return Path(tempfile.gettempdir())
+    room = min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available - size // 4)
+    return MEMORY if room > size else Path(tempfile.gettempdir())
 
 
 @contextmanager
@@ -162,9 +164,19 @@ def store(cache: Path | None = None) -> WheelStore:
     return WheelStore(cache or cache_dir(), Indexes(pytorch=load_facts().pytorch_url))
 
 
+@dataclass(frozen=True)
+class RunningRegistry:
+    host: str
+    storage: Path
+    process: psutil.Process
+
+    def stored(self) -> int:
+        return size_of(self.storage)
+
+
 @contextmanager
-def running_registry(scratch: Path) -> Iterator[tuple[str, Path, int]]:
-    """Start an empty registry on loopback; give its host, its storage and its process id."""
+def running_registry(scratch: Path) -> Iterator[RunningRegistry]:
+    """Start an empty registry on loopback."""
     with tempfile.TemporaryDirectory(prefix="bench-registry-", dir=scratch) as name:
         port = 5100 + os.getpid() % 800
         storage = Path(name) / "storage"
@@ -181,7 +193,7 @@ def running_registry(scratch: Path) -> Iterator[tuple[str, Path, int]]:
         with subprocess.Popen(command, stdout=quiet, stderr=quiet) as server:
             try:
                 wait_for(f"http://127.0.0.1:{port}/v2/")
-                yield f"127.0.0.1:{port}", storage, server.pid
+                yield RunningRegistry(f"127.0.0.1:{port}", storage, psutil.Process(server.pid))
             finally:
                 server.terminate()
 
@@ -221,29 +233,26 @@ def assemble_side(folder: Path, scratch: Path, steps: Sequence[str], other: str)
         facts.unlink()
     cache = fresh_cache(folder, locks_of(folder, steps[0]))
     rows: list[Row] = []
-    with running_registry(scratch) as (host, storage, server):
+    with running_registry(scratch) as registry:
         for number, glob in enumerate(steps):
-            rows.append(assemble(f"step {number + 1}", glob, folder, cache, host, storage, server))
+            rows.append(assemble(f"step {number + 1}", glob, folder, cache, registry))
         if other:
-            rows.append(assemble("one more NCCL", other, folder, cache, host, storage, server))
+            rows.append(assemble("one more NCCL", other, folder, cache, registry))
         same = "*" if tuple(steps) == STEPS and other else steps[-1]
-        rows.append(assemble("nothing changed", same, folder, cache, host, storage, server))
-    with running_registry(scratch) as (host, storage, server):
-        rows.append(assemble(KNOWN, steps[0], folder, cache, host, storage, server))
+        rows.append(assemble("nothing changed", same, folder, cache, registry))
+    with running_registry(scratch) as registry:
+        rows.append(assemble(KNOWN, steps[0], folder, cache, registry))
     return rows
 
 
-def assemble(
-    step: str, glob: str, folder: Path, cache: Path, host: str, storage: Path, server: int
-) -> Row:
+def assemble(step: str, glob: str, folder: Path, cache: Path, registry: RunningRegistry) -> Row:
     """Run the command line in a process of its own, as a user would."""
     command = [sys.executable, str(BUILD), "build", "--builder", "assemble"]
-    command += ["--to", f"{host}/bench", "--only", glob]
+    command += ["--to", f"{registry.host}/bench", "--only", glob]
     env = {**os.environ, "TORCHPROOF_CACHE": str(cache)}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
-    stored, disk = size_of(storage), size_of(cache / "layers")
-    registry = psutil.Process(server)
-    cpu, started = cpu_of([registry]), time.monotonic()
+    stored, disk = registry.stored(), size_of(cache / "layers")
+    cpu, started = cpu_of([registry.process]), time.monotonic()
     with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         said = run.stdout.read()
@@ -256,9 +265,9 @@ def assemble(
         step,
         "assemble",
         seconds,
-        cpu_of([registry]) - cpu + used.ru_utime + used.ru_stime,
-        size_of(storage) - stored,
-        size_of(storage),
+        cpu_of([registry.process]) - cpu + used.ru_utime + used.ru_stime,
+        registry.stored() - stored,
+        registry.stored(),
         used.ru_maxrss * 1024,
         size_of(cache / "layers") - disk,
     )
@@ -274,21 +283,21 @@ def docker_side(
     nonce = uuid.uuid4().hex
     builder = find_build_client(podman=False, address=None)
     import_base(locks_of(folder, steps[0])[0])
-    with running_registry(scratch) as (host, storage, server):
+    with running_registry(scratch) as registry:
 
         def step(name: str, cells: Sequence[Lock]) -> None:
             root = Path(docker.from_env().info()["DockerRootDir"])
-            stored, disk = size_of(storage), shutil.disk_usage(root).used
+            stored, disk = registry.stored(), shutil.disk_usage(root).used
             daemons = [
                 *(one for one in psutil.process_iter(["name"]) if one.info["name"] in DAEMONS),
-                psutil.Process(server),
+                registry.process,
             ]
             cpu = cpu_of(daemons) + children_cpu()
             building = 0.0
             with watched_memory(daemons[:-1]) as peak:
                 started = time.monotonic()
                 for lock in cells:
-                    tag = f"{host}/bench:{lock.cell}"
+                    tag = f"{registry.host}/bench:{lock.cell}"
                     made.append(tag)
                     began = time.monotonic()
                     docker_build(builder, lock, tag, nonce)
@@ -298,12 +307,12 @@ def docker_side(
                         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
                 seconds = time.monotonic() - started
             cpu = cpu_of(daemons) + children_cpu() - cpu
-            in_memory = str(storage).startswith("/dev/shm")
-            grown = 0 if in_memory else size_of(storage) - stored
-            used = max(0, shutil.disk_usage(root).used - disk - grown)
-            new = size_of(storage) - stored
+            now = registry.stored()
+            in_memory = registry.storage.is_relative_to(MEMORY)
+            grown = shutil.disk_usage(root).used - disk - (0 if in_memory else now - stored)
+            used = max(0, grown)
             rows.append(
-                Row(name, "docker", seconds, cpu, new, size_of(storage), peak[0], used, building)
+                Row(name, "docker", seconds, cpu, now - stored, now, peak[0], used, building)
             )
             print(rows[-1], flush=True)
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.integration.needs import needs
-from torchproof.engines import RunResult, RunSpec
+from torchproof.assemble.cell import image_name
+from torchproof.engines import Engine, RunResult, RunSpec
+from torchproof.engines.assembling import AssemblingEngine
 from torchproof.engines.docker import DockerEngine
+from torchproof.facts import load_facts
+from torchproof.index import Indexes, WheelStore, cache_dir
+from torchproof.lock import Lock
 from torchproof.lockfile import lock_path, read_lock
 from torchproof.plan import make_plan
 from torchproof.probing.run import open_trial, run_probes
@@ -40,6 +46,15 @@ class Changed:
         return self._engine.run(built, replace(spec, **changes))  # type: ignore[arg-type]
 
 
+def outcomes(
+    engine: Engine, built: Built, lock: Lock, reports: Path
+) -> dict[str, tuple[Outcome, str]]:
+    """Run every probe; return what each said, without its measurements."""
+    trial = open_trial(engine, built, lock, folder=PROBES, reports=reports)
+    found = run_probes(trial, select_probes(load_probes()))
+    return {one.name: (one.outcome, one.code) for one in found}
+
+
 def results(
     engine: DockerEngine, tmp_path: Path, names: str, **changes: object
 ) -> dict[str, ProbeResult]:
@@ -59,6 +74,34 @@ def test_a_real_image_passes_as_a_container(real_engine: DockerEngine, tmp_path:
     told = {name: (result.outcome, result.message) for name, result in found.items()}
     assert {outcome for outcome, _ in told.values()} == {Outcome.PASS}, told
     assert "room for 6 NCCL segments" in found["shm_docker_default"].message
+
+
+def test_an_assembled_image_gives_every_outcome_of_the_built_one(
+    real_engine: DockerEngine, tmp_path: Path
+) -> None:
+    lock = read_lock(lock_path(CELL))
+    plan = make_plan(lock)
+    log = tmp_path / "log"
+    of_docker = real_engine.find(plan, lock) or real_engine.build(
+        plan, lock, folder=lock_path(CELL).parent, log=log
+    )
+    assembling = AssemblingEngine(
+        engine=real_engine,
+        loader=real_engine,
+        store=WheelStore(cache_dir(), Indexes(pytorch=load_facts().pytorch_url)),
+        cache=cache_dir(),
+        slim_only=False,
+        layouts=tmp_path / "oci",
+    )
+    assembled = assembling.build(plan, lock, folder=tmp_path, log=log)
+    try:
+        expected = outcomes(real_engine, of_docker, lock, tmp_path / "docker")
+        assert outcomes(assembling, assembled, lock, tmp_path / "assembled") == expected
+        passed = [name for name, (outcome, _) in expected.items() if outcome is Outcome.PASS]
+        assert {"versions", "linkage", "torchrun", "ddp_step_gloo", "compile", "user"} <= {*passed}
+    finally:
+        loaded = image_name(lock.cell)
+        subprocess.run(["docker", "rmi", "--force", loaded], capture_output=True, check=False)
 
 
 def test_dockers_default_shm_fails_with_the_remedy(
