@@ -24,9 +24,9 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,8 @@ from torchproof.plan import make_plan
 HERE = Path(__file__).parent
 BUILD = HERE.parent / "build.py"
 MATRIX = HERE / "build-matrix.yaml"
-STEPS = ("2.7.1-cu126-py311", "2.9.1-cu128-py311", "2.?.0-*")
-"""Cells by globs: the first, the second, two more. Each command builds those of one glob."""
+CASES = {"1 cell": "2.7.1-cu126-py311", "2 cells": "2.?.1-*-py311", "4 cells": "*-py311"}
+"""What one command builds, by a glob of cells; each has the cells of those before."""
 OTHER = "2.9.1-cu128-py311-nccl2.30.7"
 MEMORY = Path("/dev/shm")
 KNOWN = "layer facts known, new registry"
@@ -80,8 +80,7 @@ class Row:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", default=",".join(STEPS), help="globs of cells, cumulative")
-    parser.add_argument("--other", default=OTHER, help="differs in NCCL only; empty for none")
+    parser.add_argument("--cases", default=",".join(CASES), help="which of them")
     parser.add_argument("--sides", default="assemble,docker")
     parser.add_argument("--repeat", type=int, default=3, help="runs of the assemble side")
     parser.add_argument("--warm", action="store_true", help="fill uv's cache mount before")
@@ -89,22 +88,22 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/bench-build.json"))
     parser.add_argument("--docs", action="store_true", help="put the table into docs/benchmarks.md")
     asked = parser.parse_args()
-    steps = asked.steps.split(",")
-    result: dict[str, Any] = {"cores": os.cpu_count(), "load": os.getloadavg(), "steps": steps}
+    cases = {case: CASES[case] for case in asked.cases.split(",")}
+    result: dict[str, Any] = {"cores": os.cpu_count(), "load": os.getloadavg()}
     rows: list[Row] = []
     scratch = asked.scratch or roomy(16_000_000_000)
-    with prepared([*steps, *filter(None, [asked.other])]) as folder:
+    with prepared([*cases.values(), OTHER]) as folder:
         if "assemble" in asked.sides:
-            runs = [assemble_side(folder, scratch, steps, asked.other) for _ in range(asked.repeat)]
+            runs = [assemble_side(folder, scratch, cases) for _ in range(asked.repeat)]
             rows += [middle(same) for same in zip(*runs, strict=True)]
             result["repeat"] = asked.repeat
-            lock = locks_of(folder, steps[0])[0]
+            lock = locks_of(folder, CASES["1 cell"])[0]
             result["floor"] = asdict(floor(lock, store()))
             cache = fresh_cache(folder, [lock])
             result["nowhere"] = asdict(to_nowhere(lock, store(cache), cache))
         if "docker" in asked.sides:
             if asked.warm:
-                docker_side(folder, scratch, steps, asked.other, push=False)
+                docker_side(folder, scratch, cases, push=False)
                 # The layers of the warming go, uv's cache stays.
                 prune = [
                     find_build_client(podman=False, address=None).program,
@@ -115,7 +114,7 @@ def main() -> int:
                     "--filter",
                 ]
                 subprocess.run([*prune, "type=regular"], check=True, stdout=subprocess.DEVNULL)
-            rows += docker_side(folder, scratch, steps, asked.other)
+            rows += docker_side(folder, scratch, cases)
     result["rows"] = [asdict(row) for row in rows]
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(result, indent=1) + "\n")
@@ -228,20 +227,20 @@ def fresh_cache(folder: Path, locks: Sequence[Lock]) -> Path:
     return cache
 
 
-def assemble_side(folder: Path, scratch: Path, steps: Sequence[str], other: str) -> list[Row]:
-    for facts in folder.glob("images/*/layers.yaml"):
-        facts.unlink()
-    cache = fresh_cache(folder, locks_of(folder, steps[0]))
+def assemble_side(folder: Path, scratch: Path, cases: Mapping[str, str]) -> list[Row]:
+    """Each case from nothing; after the last, one more NCCL and no change."""
     rows: list[Row] = []
+    for case, glob in cases.items():
+        for facts in folder.glob("images/*/layers.yaml"):
+            facts.unlink()
+        cache = fresh_cache(folder, locks_of(folder, glob))
+        with running_registry(scratch) as registry:
+            rows.append(assemble(case, glob, folder, cache, registry))
+            if case == list(cases)[-1]:
+                rows.append(assemble("one more NCCL", OTHER, folder, cache, registry))
+                rows.append(assemble("nothing changed", glob, folder, cache, registry))
     with running_registry(scratch) as registry:
-        for number, glob in enumerate(steps):
-            rows.append(assemble(f"step {number + 1}", glob, folder, cache, registry))
-        if other:
-            rows.append(assemble("one more NCCL", other, folder, cache, registry))
-        same = "*" if tuple(steps) == STEPS and other else steps[-1]
-        rows.append(assemble("nothing changed", same, folder, cache, registry))
-    with running_registry(scratch) as registry:
-        rows.append(assemble(KNOWN, steps[0], folder, cache, registry))
+        rows.append(assemble(KNOWN, CASES["1 cell"], folder, cache, registry))
     return rows
 
 
@@ -276,13 +275,14 @@ def assemble(step: str, glob: str, folder: Path, cache: Path, registry: RunningR
 
 
 def docker_side(
-    folder: Path, scratch: Path, steps: Sequence[str], other: str, *, push: bool = True
+    folder: Path, scratch: Path, cases: Mapping[str, str], *, push: bool = True
 ) -> list[Row]:
+    """The cells one after the other: a case's row is the sum of what its cells took."""
     rows: list[Row] = []
     made: list[str] = []
     nonce = uuid.uuid4().hex
     builder = find_build_client(podman=False, address=None)
-    import_base(locks_of(folder, steps[0])[0])
+    import_base(locks_of(folder, CASES["1 cell"])[0])
     with running_registry(scratch) as registry:
 
         def step(name: str, cells: Sequence[Lock]) -> None:
@@ -317,15 +317,31 @@ def docker_side(
             print(rows[-1], flush=True)
 
         try:
-            for number, glob in enumerate(steps):
-                step(f"step {number + 1}", locks_of(folder, glob))
-            if other:
-                step("one more NCCL", locks_of(folder, other))
-            step("nothing changed", [lock for glob in steps for lock in locks_of(folder, glob)])
+            sums: list[Row] = []
+            for case, glob in cases.items():
+                done = [tag.rpartition(":")[2] for tag in made]
+                step(case, [lock for lock in locks_of(folder, glob) if lock.cell not in done])
+                sums.append(rows.pop() if not sums else together(sums[-1], rows.pop()))
+            step("one more NCCL", locks_of(folder, OTHER))
+            step("nothing changed", locks_of(folder, glob))
+            rows[:0] = sums
         finally:
             for tag in made:
                 subprocess.run([builder.program, "rmi", tag], capture_output=True, check=False)
     return rows
+
+
+def together(before: Row, row: Row) -> Row:
+    """Add what the cells of an earlier case took (memory: the higher peak)."""
+    return replace(
+        row,
+        seconds=before.seconds + row.seconds,
+        cpu=before.cpu + row.cpu,
+        uploaded=before.uploaded + row.uploaded,
+        disk=before.disk + row.disk,
+        build_seconds=before.build_seconds + row.build_seconds,
+        peak_memory=max(before.peak_memory, row.peak_memory),
+    )
 
 
 DAEMONS = ("dockerd", "containerd")

@@ -7,16 +7,15 @@ from typing import Any
 
 START, END = "<!-- bench-build -->", "<!-- /bench-build -->"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-CELLS = {"step 1": "1 cell", "step 2": "2 cells", "step 3": "4 cells"}
 
 
 def table(result: dict[str, Any]) -> str:
-    assembled = cumulative([row for row in result["rows"] if row["builder"] == "assemble"])
-    built = cumulative([row for row in result["rows"] if row["builder"] == "docker"])
+    assembled = {row["step"]: row for row in result["rows"] if row["builder"] == "assemble"}
+    built = {row["step"]: row for row in result["rows"] if row["builder"] == "docker"}
     load = ", ".join(f"{one:.1f}" for one in result["load"])
     lines = [
         f"{result['cores']} cores, load {load} before; assemble: the median of "
-        f"{result.get('repeat', 0)} runs. Rows of several cells are sums from an empty registry.",
+        f"{result.get('repeat', 0)} runs. Each number of cells starts from an empty registry.",
         "",
         "| | builder | seconds | times | CPU seconds | times | sent MB | stored MB | memory MB "
         "| disk MB |",
@@ -39,24 +38,6 @@ def table(result: dict[str, Any]) -> str:
             f"{nowhere['cpu'] / floor['cpu']:.2f} in CPU.",
         ]
     return "\n".join(lines)
-
-
-def cumulative(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Name the rows; those of further cells become sums (memory: the highest)."""
-    named: dict[str, dict[str, Any]] = {}
-    sums: dict[str, Any] = {}
-    for row in rows:
-        if row["step"] not in CELLS:
-            named[row["step"]] = row
-            continue
-        added = ("seconds", "cpu", "uploaded", "disk", "build_seconds")
-        sums = {
-            **row,
-            **{key: sums.get(key, 0) + row[key] for key in added},
-            "peak_memory": max(sums.get("peak_memory", 0), row["peak_memory"]),
-        }
-        named[CELLS[row["step"]]] = sums
-    return named
 
 
 def line(step: str, row: dict[str, Any], other: dict[str, Any] | None) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
+from filelock import FileLock
 from isal import igzip, isal_zlib
 
 from torchproof.assemble.destination import OpenSource
@@ -93,10 +94,11 @@ def from_tar(path: Path, facts: FactsStore) -> BaseImage:
     packed = path.with_suffix(".tar.gz")
     state = path.stat()
     key = recipe_key({"base": path.name, "size": state.st_size, "time": state.st_mtime_ns})
-    known = facts.get(key)
-    if known is None or not packed.is_file() or packed.stat().st_size != known.size:
-        known = _compress(path, packed, key)
-        facts.put(known)
+    with FileLock(f"{packed}.lock"):  # cells are built side by side
+        known = facts.get(key)
+        if known is None or not packed.is_file() or packed.stat().st_size != known.size:
+            known = _compress(path, packed, key)
+            facts.put(known)
     layer = BaseLayer(
         descriptor=known.descriptor({}),
         diff_id=known.diff_id,
