@@ -112,9 +112,12 @@ def _data_offset(path: Path, descriptor: int, info: zipfile.ZipInfo) -> int:
     """Return where a member's bytes start, after its local header (APPNOTE.TXT 4.3.7)."""
     if info.header_offset < 0:
         raise _bad(path, f"{info.filename}: starts before the file")
-    header = os.pread(descriptor, _LOCAL.size, info.header_offset)
-    magic, _, flags, method, _, _, _, _, _, name_size, extra_size = _LOCAL.unpack(header)
-    raw = os.pread(descriptor, name_size, info.header_offset + _LOCAL.size)
+    # One read for nearly every member; a name that takes more bytes than characters needs the rest.
+    header = os.pread(descriptor, _LOCAL.size + len(info.orig_filename), info.header_offset)
+    magic, _, flags, method, *_, name_size, extra_size = _LOCAL.unpack_from(header)
+    if len(header) < _LOCAL.size + name_size:
+        header = os.pread(descriptor, _LOCAL.size + name_size, info.header_offset)
+    raw = header[_LOCAL.size : _LOCAL.size + name_size]
     name = raw.decode("utf-8" if flags & 0x800 else "cp437", errors="replace")
     if magic != b"PK\x03\x04" or method != info.compress_type or name != info.orig_filename:
         raise _bad(path, f"{info.filename}: its two headers disagree")
