@@ -23,7 +23,8 @@ def save(number, frame):
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
 print("ready", flush=True)
-time.sleep(60)
+for _ in range(600):  # a signal just before a long sleep would be handled after it
+    time.sleep(0.1)
 """
 
 
