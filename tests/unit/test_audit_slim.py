@@ -47,9 +47,15 @@ def test_another_library_without_it_is_a_warning() -> None:
     assert "libnccl.so.2 has code for sm_80 alone" in one.message
 
 
-def test_a_library_whose_code_is_all_zeros_is_found() -> None:
+def test_a_library_whose_code_is_all_zeros_is_noted() -> None:
     (one,) = found(slim_image("sm_90", torch=library("sm_90"), nccl=library(emptied=True)))
-    assert "libnccl.so.2 has no code left" in one.message
+    assert one.level is Level.NOTE
+    assert "libnccl.so.2 has none for it" in one.message
+
+
+def test_a_torch_whose_code_is_all_zeros_is_an_error() -> None:
+    (one,) = found(slim_image("sm_90", torch=library(emptied=True)))
+    assert one.level is Level.ERROR
 
 
 @pytest.mark.parametrize("gpus", ["", "H100", "sm_"])

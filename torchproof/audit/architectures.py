@@ -86,8 +86,9 @@ def hosts_without_code(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
 def slim_code(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     """Find libraries of a slim image that lack code for a GPU that it was made for.
 
-    Without torch's own code nothing runs; another library may lack it in the wheel already, and
-    only what calls it fails.
+    Without torch's own code nothing runs. Another library that has code for other GPUs alone was
+    made for those. Slimming keeps all that a GPU can run, so one without any code had none for it
+    in its wheel either, and only what calls it fails.
     """
     asked = facts.lock.gpus if facts.lock else _label(facts, "torchproof.gpus")
     known = [arch for arch in asked if _GPU.fullmatch(arch)]
@@ -96,10 +97,11 @@ def slim_code(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
         if not found.archs and not found.emptied:
             continue
         name = posixpath.basename(path)
-        report = rule.error if name in TORCH_CODE else rule.warning
+        report = rule.warning if found.archs else rule.note
+        report = rule.error if name in TORCH_CODE else report
         for arch in known:
             if not serves(found.archs, arch):
-                has = f"code for {', '.join(found.archs)} alone" if found.archs else "no code left"
+                has = f"code for {', '.join(found.archs)} alone" if found.archs else "none for it"
                 yield report(
                     f"the image was made for {arch}, but {name} has {has}",
                     where=path,
