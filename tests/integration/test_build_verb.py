@@ -112,6 +112,16 @@ def test_only_without_a_match_is_an_error(shop: Shop) -> None:
         assert "3.9*" in output
 
 
+def test_cells_without_a_lock_are_named_each_with_its_reason(shop: Shop) -> None:
+    shop.run("lock", "--only", CELL)
+    shop.write(cuda=["cu121", "cu126", "cu128"])
+    code, output = shop.run("build", "--engine", "venv")
+    assert code == 0
+    assert f"{OTHER}: has no lock; `python build.py lock` makes it" in output
+    assert "2.9.1-cu121-py311: unavailable" in output
+    assert f"{CELL}: environment (no image)" in output
+
+
 def test_an_unknown_engine_is_the_users_error(shop: Shop) -> None:
     shop.run("lock")
     code, output = shop.run("build", "--engine", "dcoker")

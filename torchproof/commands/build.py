@@ -61,13 +61,13 @@ def run(
             if request.excluded:
                 progress.done(request.id, f"{State.EXCLUDED}: {request.excluded}")
         # The indexes are only asked where no lock says already what a cell is made of.
-        for item in survey(asked, facts, indexes) if missing else ():
-            if item.id not in missing:
-                continue
-            if item.verdict is not None:
-                progress.done(item.id, f"{item.verdict.state}: {item.verdict.reason}")
+        verdicts = {one.id: one.verdict for one in survey(asked, facts, indexes)} if missing else {}
+        for name in missing:
+            verdict = verdicts.get(name)
+            if verdict is not None:
+                progress.done(name, f"{verdict.state}: {verdict.reason}")
             else:
-                progress.done(item.id, "has no lock; `python build.py lock` makes it")
+                progress.done(name, "has no lock; `python build.py lock` makes it")
         if not locks:
             raise InputError("none of these cells has a lock", fix="run `python build.py lock`")
         results = build_cells(
