@@ -169,6 +169,7 @@ class WheelStore:
         download(
             self._client, self._signed(self.url(wheel)), part, size=wheel.size, progress=progress
         )
+        before = state_of(part)
         try:
             check(wheel, part, cell)
         except IntegrityError:
@@ -178,7 +179,6 @@ class WheelStore:
             # What an earlier run left may have been another file; the whole one decides.
             self._bring(wheel, target, cell, progress)
         else:
-            before = state_of(part)
             part.replace(target)
             after = state_of(target)
             if before[:3] == after[:3]:  # renaming changes the last of the times
