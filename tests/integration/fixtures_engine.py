@@ -193,10 +193,22 @@ def real_environment(tmp_path_factory: pytest.TempPathFactory) -> tuple[VenvEngi
 
 def remove_images(client: docker.DockerClient, tag: str) -> None:
     """Remove the images of a bench."""
-    for image in client.images.list():
-        for reference in image.tags:
-            if reference.startswith(REPOSITORY) and f"test{tag}" in reference:
-                client.images.remove(reference, force=True)
+    for reference in image_names(client):
+        if f"test{tag}" in reference:
+            client.images.remove(reference, force=True)
+
+
+def image_names(client: docker.DockerClient) -> dict[str, str]:
+    """Return the names of cells' images and the ids that have them now.
+
+    The SDK's own list asks for each image once more, and fails if another test has removed it.
+    """
+    return {
+        name: image["Id"]
+        for image in client.api.images()
+        for name in image["RepoTags"] or ()
+        if name.startswith(REPOSITORY)
+    }
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from tests.integration.fixtures_engine import (
 from tests.integration.needs import needs
 from torchproof.building import build_cells, shared
 from torchproof.engines import RunSpec
-from torchproof.engines.containers import OWNER_LABEL
+from torchproof.engines.containers import OWNER_LABEL, sweep
 from torchproof.engines.docker import DockerEngine
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
 from torchproof.index import WHEELHOUSE, Indexes, cache_dir
@@ -203,6 +203,32 @@ def test_what_a_killed_run_left_is_swept_away(docker_engine: DockerEngine, bench
         assert alien.id in present
     finally:
         alien.remove(force=True)
+
+
+def test_containers_that_end_while_the_engine_lists_them_are_no_fault(
+    docker_engine: DockerEngine, bench: Bench
+) -> None:
+    """Other runs on the machine start and remove containers all the time."""
+    built = bench.build(docker_engine, bench.lock("-sweep"))
+    done = threading.Event()
+
+    def others() -> None:
+        client = docker.from_env(timeout=60)
+        while not done.is_set():
+            labels = {OWNER_LABEL: "other:pid:[1]:1:1"}
+            client.containers.create(built.digest, ["true"], labels=labels).remove(force=True)
+
+    threads = [threading.Thread(target=others) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    client = docker.from_env(timeout=60)
+    try:
+        for _ in range(100):
+            sweep(client)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_a_wrong_hash_stops_the_build_and_names_wheel_and_cell(

@@ -20,9 +20,9 @@ import pytest
 import yaml
 
 from tests.fakeindex import FakeIndex, Fault, make_torch, published_wheels
+from tests.integration.fixtures_engine import image_names
 from tests.integration.needs import needs
 from tests.integration.test_index_cells import CUDAS, PUBLISHED
-from torchproof.engines.docker import REPOSITORY
 from torchproof.facts import Build, load_facts
 from torchproof.index import cache_dir
 from torchproof.report.models import SCHEMA_FILE
@@ -235,14 +235,13 @@ class TestWithEngine:
     def _tags(self) -> Iterator[None]:
         """Give the names of the cells back to the images that had them."""
         client = docker.from_env(timeout=60)
-        before = {tag: image.id for image in client.images.list() for tag in image.tags}
+        before = image_names(client)
         yield
-        for image in client.images.list():
-            for tag in image.tags:
-                if tag.startswith(REPOSITORY) and before.get(tag) != image.id:
-                    client.images.remove(tag, force=True)
-                    if tag in before:
-                        client.images.get(before[tag]).tag(tag)
+        for name, image in image_names(client).items():
+            if before.get(name) != image:
+                client.images.remove(name, force=True)
+                if name in before:
+                    client.images.get(before[name]).tag(name)
 
     def test_all_six_published_cells_become_images_that_prove_what_is_asked(
         self, desk: Desk

@@ -101,7 +101,9 @@ def stop_containers(client: docker.DockerClient) -> None:
 def sweep(client: docker.DockerClient) -> None:
     """Remove the containers of runs on this machine that were killed before they could do so."""
     with engine_faults():
-        for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}):
+        for container in client.containers.list(
+            all=True, filters={"label": OWNER_LABEL}, ignore_removed=True
+        ):
             with contextlib.suppress(NotFound, APIError):
                 if _dead(container.labels[OWNER_LABEL]):
                     container.remove(force=True, v=True)

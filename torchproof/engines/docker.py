@@ -6,6 +6,7 @@ mounts need one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
@@ -202,7 +203,8 @@ class DockerEngine:
             return
         reference = base_ref(lock.base, lock.platform)
         with self._bases, engine_faults():
-            if self._client.images.list(name=reference):
+            with contextlib.suppress(ImageNotFound):
+                self._client.images.get(reference)
                 return
             tar = ensure_base(lock.base, lock.platform, cache=self._cache, log=log)
             # Podman hears only of the repository, and takes the tag from there.
