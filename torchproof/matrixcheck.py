@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
 
 from torchproof.errors import InputError
 from torchproof.gpus import gpu_table
@@ -27,10 +28,21 @@ def check_indexes(matrix: Matrix) -> None:
                 fix=did_you_mean(alias, ("pypi", "pytorch"))
                 or "the aliases are `pypi`, `pytorch` and `pytorch/cu128` for each CUDA",
             )
-        if not re.match(r"https?://[^/\s]", url):
+        if not _reachable(url):
             raise InputError(
                 f"`{url}` is no URL of an index", where=where, fix="write `https://…/simple`"
             )
+
+
+def _reachable(url: str) -> bool:
+    """Return whether a URL names a host, and perhaps a port, that HTTP could be spoken with."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    whole = not re.search(r"\s", url) and port != 0
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and whole
 
 
 def check_hosts(matrix: Matrix) -> None:

@@ -93,6 +93,19 @@ def test_an_excluded_cell_keeps_the_reason_of_the_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "url",
+    ["http://[x/simple", "http://a b/simple", "http://a:99999/simple", "http://a:xx/", "https://"],
+)
+def test_an_index_that_no_program_could_ask_is_refused_with_its_line(
+    url: str, tmp_path: Path
+) -> None:
+    text = f"torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: '{url}'\n"
+    told = str(_fault(tmp_path, text))
+    assert "is no URL of an index" in told
+    assert "matrix.yaml:4" in told
+
+
+@pytest.mark.parametrize(
     ("text", "line", "says", "fix"),
     [
         ("torch: ['2.9']\ncuda: [cu128, cu1288]\n", 2, "cu1288", "cu128"),
@@ -151,6 +164,30 @@ def test_an_excluded_cell_keeps_the_reason_of_the_user(tmp_path: Path) -> None:
             "",
         ),
         ("torch: ['2.9']\ncuda: [cu128]\nindexes: {pipy: 'https://x/'}\n", 3, "pipy", "`pypi`"),
+        (
+            "torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: 'http://[x/simple'\n",
+            4,
+            "no URL",
+            "https",
+        ),
+        (
+            "torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: 'http://a b/simple'\n",
+            4,
+            "no URL",
+            "https",
+        ),
+        (
+            "torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: 'http://a:99999/simple'\n",
+            4,
+            "no URL",
+            "https",
+        ),
+        (
+            "torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: 'http://a:xx/simple'\n",
+            4,
+            "no URL",
+            "https",
+        ),
         ("torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: /simple\n", 4, "no URL", "https"),
         (
             "torch: ['2.9']\ncuda: [cu128]\nhosts:\n  - {name: a, driver: '570.1', gpu: H1000}\n",
