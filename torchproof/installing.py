@@ -21,6 +21,7 @@ from torchproof.errors import (
 )
 from torchproof.index import PYPI, WHEELHOUSE, Indexes
 from torchproof.lock import Lock
+from torchproof.registry.reference import is_loopback
 from torchproof.simple import TIMEOUT, fetch_page
 from torchproof.uv import NETWORK_TROUBLE, configured_index, environment, redact
 
@@ -45,8 +46,9 @@ class IndexUrls:
     @property
     def loopback(self) -> bool:
         """Whether one of them can only be reached from this very machine."""
-        pattern = re.compile(r"\w+://([^/@]*@)?(localhost|127\.|\[::1\])")
-        return any(pattern.match(url) for url in (self.default, *self.named) if url)
+        urls = [url for url in (self.default, *self.named) if url]
+        hosts = [re.match(r"\w+://(?:[^/@]*@)?([^/?#]+)", url) for url in urls]
+        return any(is_loopback(host[1]) for host in hosts if host)
 
 
 def index_urls(lock: Lock, indexes: Indexes) -> IndexUrls:
