@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 
 from torchproof.errors import IndexUnreachableError
+from torchproof.trouble import NO_ANSWER, trouble
 from torchproof.uv import redact
 
 _CHUNK = 1 << 20
@@ -43,11 +44,11 @@ def download(
             _stream(client, url, part, have, progress)
         except httpx.TimeoutException:
             problem = "no data in time"
-        except httpx.HTTPError as error:
-            problem = str(error)
+        except NO_ANSWER as error:
+            problem = trouble(error)
         else:
             return
-    raise IndexUnreachableError(f"download of {redact(url)} stopped: {redact(problem)}")
+    raise IndexUnreachableError(f"download of {redact(url)} stopped: {problem}")
 
 
 def _stream(

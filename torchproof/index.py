@@ -23,6 +23,7 @@ from torchproof.download import download, sha256_of
 from torchproof.errors import CellError, HostError, InputError, IntegrityError
 from torchproof.lock import LockedWheel
 from torchproof.simple import TIMEOUT, fetch_page
+from torchproof.trouble import NO_ANSWER
 from torchproof.untouched import mark, state_of
 from torchproof.uv import Target, compile_requirements, configured_index
 
@@ -219,7 +220,7 @@ class WheelStore:
         """Ask for the size of a file in bytes without downloading it; None if not told."""
         try:
             answer = self._client.head(self._signed(url), headers={"Accept-Encoding": "identity"})
-        except httpx.HTTPError:
+        except NO_ANSWER:
             return None
         length = answer.headers.get("content-length")
         return int(length) if answer.is_success and length else None

@@ -18,6 +18,7 @@ from typing import Final, Self
 import httpx
 
 from torchproof.errors import CellError, IndexUnreachableError
+from torchproof.trouble import NO_ANSWER, trouble
 
 BLOCK: Final = 1 << 16
 """Bytes that one request reads at least."""
@@ -59,8 +60,10 @@ class RangeFile(io.RawIOBase):
                     "Accept-Encoding": "identity",
                 },
             )
-        except httpx.HTTPError as error:
-            raise IndexUnreachableError(f"{self._name} does not answer: {error}") from error
+        except NO_ANSWER as error:
+            raise IndexUnreachableError(
+                f"{self._name} does not answer: {trouble(error)}"
+            ) from error
         if not answer.is_success:
             raise IndexUnreachableError(f"{self._name} answers HTTP {answer.status_code}")
         self.fetched += len(answer.content)

@@ -11,6 +11,7 @@ import httpx
 from packaging.utils import canonicalize_name
 
 from torchproof.errors import IndexUnreachableError
+from torchproof.trouble import NO_ANSWER, trouble
 from torchproof.uv import WheelFile, redact
 
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
@@ -33,8 +34,8 @@ def fetch_page(index: str, project: str, client: httpx.Client) -> tuple[WheelFil
         answer = client.get(url, headers={"Accept": _ACCEPT})
     except httpx.TimeoutException:
         raise IndexUnreachableError(f"{shown} did not answer in time") from None
-    except httpx.HTTPError as error:
-        raise IndexUnreachableError(f"{shown} does not answer: {redact(str(error))}") from error
+    except NO_ANSWER as error:
+        raise IndexUnreachableError(f"{shown} does not answer: {trouble(error)}") from error
     if answer.status_code == httpx.codes.NOT_FOUND:
         return ()
     if answer.status_code != httpx.codes.OK:

@@ -23,6 +23,7 @@ from torchproof.registry.descriptor import (
 from torchproof.registry.manifest import Manifest
 from torchproof.registry.transport import RETRIED, Patience, Transport, describe
 from torchproof.registry.upload import Uploader
+from torchproof.trouble import trouble
 
 ACCEPTED = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_MANIFEST_LIST))
 
@@ -118,7 +119,7 @@ class Registry:
                             done += len(piece)
                             yield piece
             except httpx.TransportError as error:
-                problem = str(error) or type(error).__name__
+                problem = trouble(error)
             if not problem:
                 break
             tries += 1

@@ -18,6 +18,7 @@ import httpx
 from torchproof.errors import RegistryError
 from torchproof.registry.auth import Authenticator, Credentials, stored_credentials
 from torchproof.registry.reference import DOCKER_HUB, is_loopback
+from torchproof.trouble import trouble
 
 _DOCKER_HUB_API = "registry-1.docker.io"
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
@@ -118,7 +119,7 @@ class Transport:
                     method, url, scopes=scopes, headers=headers, content=content, params=params
                 )
             except httpx.TransportError as error:
-                problem = str(error) or type(error).__name__
+                problem = trouble(error)
             else:
                 if response.status_code in accept:
                     return response

@@ -10,6 +10,7 @@ import httpx
 
 from torchproof.errors import IntegrityError, RegistryError
 from torchproof.registry.transport import RETRIED, Transport, describe
+from torchproof.trouble import trouble
 
 # 401: the token ran out between two requests; the challenge is answered, the bytes go again.
 # 2xx: the registry answered before it had read all bytes.
@@ -65,7 +66,7 @@ class Uploader:
                         self._confirm(response, stream.digest)
                         return stream.digest, stream.size
             except httpx.TransportError as error:
-                problem = str(error) or type(error).__name__
+                problem = trouble(error)
             except IntegrityError:
                 self._cancel(repository, location)
                 raise
