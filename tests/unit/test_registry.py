@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -165,6 +166,29 @@ def test_basic_credentials_are_sent_when_asked_for(fake: FakeRegistry) -> None:
     known = Credentials(username="u", password="p")
     with Registry(fake.host, patience=QUICK, credentials=known) as client:
         assert client.push_stream("a/b", source)[0] == DIGEST
+
+
+@pytest.fixture
+def failing_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A credential helper that is configured and cannot be run."""
+    (tmp_path / "config.json").write_text('{"credsStore": "no-such-helper"}')
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+
+
+@pytest.mark.usefixtures("failing_helper")
+def test_a_registry_that_asks_for_no_name_gets_none(fake: FakeRegistry) -> None:
+    with Registry(fake.host, patience=QUICK) as client:
+        assert client.push_stream("a/b", source)[0] == DIGEST
+
+
+@pytest.mark.usefixtures("failing_helper")
+def test_a_credential_helper_that_fails_is_named_when_it_is_needed(fake: FakeRegistry) -> None:
+    fake.basic = "u:p"
+    with (
+        Registry(fake.host, patience=QUICK) as client,
+        pytest.raises(RegistryError, match="cannot read the stored credentials"),
+    ):
+        client.ping()
 
 
 def test_wrong_credentials_are_named_and_not_printed(fake: FakeRegistry) -> None:

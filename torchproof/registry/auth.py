@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import httpx
@@ -55,14 +56,21 @@ def stored_credentials(registry: str) -> Credentials | None:
 
 
 class Authenticator:
-    """Answers a registry's 401 challenges; keeps one header for each set of scopes."""
+    """Answers a registry's 401 challenges; keeps one header for each set of scopes.
+
+    Without `credentials`, those that are stored are looked up when the registry first asks for any.
+    """
 
     def __init__(self, registry: str, http: httpx.Client, credentials: Credentials | None) -> None:
         self._registry = registry
         self._http = http
-        self._credentials = credentials
+        self._given = credentials
         self._headers: dict[frozenset[str], str] = {}
         self._lock = threading.Lock()
+
+    @cached_property
+    def _credentials(self) -> Credentials | None:
+        return self._given or stored_credentials(self._registry)
 
     def header(self, scopes: Iterable[str]) -> dict[str, str]:
         """Return the headers to send at once: those of an earlier challenge, or none."""

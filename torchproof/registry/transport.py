@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from torchproof.errors import RegistryError
-from torchproof.registry.auth import Authenticator, Credentials, stored_credentials
+from torchproof.registry.auth import Authenticator, Credentials
 from torchproof.registry.reference import DOCKER_HUB, is_loopback
 from torchproof.trouble import trouble
 
@@ -66,8 +66,7 @@ class Transport:
             limits=httpx.Limits(max_connections=16),
             headers={"User-Agent": "torchproof"},
         )
-        known = credentials or stored_credentials(registry)
-        self._auth = Authenticator(registry, self._http, known)
+        self._auth = Authenticator(registry, self._http, credentials)
 
     def close(self) -> None:
         """Close the connections."""
