@@ -17,7 +17,7 @@ from isal import isal_zlib
 from torchproof.assemble import gzipped, tarball
 from torchproof.assemble.install import Installation, Installed, record, record_hash
 from torchproof.assemble.prune import LEVEL
-from torchproof.assemble.reading import CHUNK, SMALL, Check, Inflater, Sequential, unpacked
+from torchproof.assemble.reading import CHUNK, SENT, SMALL, Check, Inflater, Sequential, unpacked
 from torchproof.assemble.wheelfile import DEFLATED, Member
 
 
@@ -113,7 +113,8 @@ class LayerStream:
     ) -> Iterator[bytes]:
         wheel = installation.wheel
         rows: list[tuple[str, str, str]] = []
-        with Sequential(wheel, hashing=self._hashing and sha256 is not None) as reader:
+        step = CHUNK if self._hashing else SENT
+        with Sequential(wheel, hashing=self._hashing and sha256 is not None, step=step) as reader:
             for file in installation.files:
                 row = file.row
                 if (wheel.path.name, file.path) not in overridden:
@@ -246,8 +247,8 @@ def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
     waiting: list[bytes] = []
     size = 0
     for piece in pieces:
-        large = len(piece) >= CHUNK // 2
-        if waiting and (large or size >= CHUNK // 2):
+        large = len(piece) >= SENT // 2
+        if waiting and (large or size >= SENT):
             yield b"".join(waiting)
             waiting, size = [], 0
         if large:
