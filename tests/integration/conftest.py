@@ -10,10 +10,11 @@ from tests.integration.fixtures_engine import (
     podman_engine,
     real_engine,
     real_environment,
+    room,
 )
 from tests.integration.needs import enforce
 
-__all__ = ["bench", "docker_engine", "podman_engine", "real_engine", "real_environment"]
+__all__ = ["bench", "docker_engine", "podman_engine", "real_engine", "real_environment", "room"]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -32,6 +32,8 @@ from torchproof.lockfile import lock_path, read_lock
 from torchproof.plan import make_plan
 from torchproof.results import Built
 
+LARGE_IMAGE = 3_000_000_000
+"""Bytes that no image of a test's own wheels has."""
 BASE = LockedBase(
     bootstrap="debian/bookworm", packages=("ca-certificates", "python3", "python3-venv")
 )
@@ -169,6 +171,21 @@ def real_engine() -> Iterator[DockerEngine]:
     """The Docker Engine with the machine's own package index; what it builds is kept."""
     client = docker.from_env(timeout=60)
     yield DockerEngine(client, cache_dir(), Indexes(pytorch=load_facts().pytorch_url))
+    client.close()
+
+
+@pytest.fixture
+def room() -> None:
+    """Where TORCHPROOF_TESTS_TIDY asks for it, large images and build steps of before go."""
+    if not os.environ.get("TORCHPROOF_TESTS_TIDY"):
+        return
+    client = docker.from_env(timeout=600)
+    for name, image in image_names(client).items():
+        if client.api.inspect_image(image)["Size"] > LARGE_IMAGE:
+            client.images.remove(name, force=True)
+    steps = [step for step in client.df()["BuildCache"] or () if step["Size"] > LARGE_IMAGE // 50]
+    for step in steps:
+        client.api.prune_builds(filters={"id": step["ID"]}, all=True)
     client.close()
 
 

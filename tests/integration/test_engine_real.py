@@ -13,7 +13,13 @@ from torchproof.engines import RunSpec
 from torchproof.engines.docker import DockerEngine
 from torchproof.lockfile import read_lock
 
-pytestmark = [needs("docker"), needs("bootstrap"), needs("network"), pytest.mark.real_torch]
+pytestmark = [
+    needs("docker"),
+    needs("bootstrap"),
+    needs("network"),
+    pytest.mark.real_torch,
+    pytest.mark.largest,
+]
 
 IMAGES = Path(__file__).parents[2] / "images"
 SCRIPT = """
@@ -26,7 +32,7 @@ print(json.dumps([torch.__version__, torch.version.cuda, version.value]))
 
 
 def test_the_nccl_override_shares_every_layer_below_nccl(
-    real_engine: DockerEngine, tmp_path: Path
+    room: None, real_engine: DockerEngine, tmp_path: Path
 ) -> None:
     names = ("2.9.1-cu128-py311", "2.9.1-cu128-py311-nccl2.30.7")
     locks = [read_lock(IMAGES / name / "lock.yaml") for name in names]

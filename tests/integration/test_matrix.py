@@ -19,6 +19,7 @@ import jsonschema
 import pytest
 import yaml
 
+from tests.conftest import LARGE
 from tests.fakeindex import FakeIndex, Fault, make_torch, published_wheels
 from tests.integration.fixtures_engine import image_names
 from tests.integration.needs import needs
@@ -228,6 +229,7 @@ def test_an_interrupt_during_a_build_keeps_the_report_and_a_second_run_resumes(
 
 @needs("docker")
 @needs("bootstrap")
+@pytest.mark.xdist_group(LARGE)  # its cells have the names of real ones
 class TestWithEngine:
     """The same with a container engine."""
 

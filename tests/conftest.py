@@ -1,0 +1,29 @@
+"""How tests are dealt to workers, and that Ctrl-C reaches what they start."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+LARGE = "large-images"
+
+
+def pytest_configure() -> None:
+    # A shell that starts the tests in the background has SIGINT ignored, and children inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give a worker one file at a time, and one worker all tests of large images.
+
+    Those share images by the names of real cells; two at a time would need twice the disk. The
+    largest come last, when the others can be removed.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("largest") is not None)
+    for item in items:
+        large = {"docker", "real_torch"} <= {mark.name for mark in item.iter_markers()}
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(LARGE if large else str(item.path)))
