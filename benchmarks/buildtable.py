@@ -15,7 +15,8 @@ def table(result: dict[str, Any]) -> str:
     load = ", ".join(f"{one:.1f}" for one in result["load"])
     lines = [
         f"{result['cores']} cores, load {load} before; assemble: the median of "
-        f"{result.get('repeat', 0)} runs. Each number of cells starts from an empty registry.",
+        f"{result.get('repeat', 0)} runs (fastest–slowest), docker's one run in their middle. Each "
+        "number of cells starts from an empty registry.",
         "",
         "| | builder | seconds | times | CPU seconds | times | sent MB | stored MB | memory MB "
         "| disk MB |",
@@ -24,9 +25,9 @@ def table(result: dict[str, Any]) -> str:
     for step in dict.fromkeys((*built, *assembled)):
         other = built.get(step) or (built.get("1 cell") if "known" in step else None)
         if step in built:
-            lines.append(line(step, built[step], None))
+            lines.append(line(step, built[step], None, ""))
         if step in assembled:
-            lines.append(line(step, assembled[step], other))
+            lines.append(line(step, assembled[step], other, spread(result, step)))
     if "floor" in result:
         floor, nowhere = result["floor"], result["nowhere"]
         lines += [
@@ -40,12 +41,17 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def line(step: str, row: dict[str, Any], other: dict[str, Any] | None) -> str:
+def spread(result: dict[str, Any], step: str) -> str:
+    times = [row["seconds"] for run in result.get("runs", ()) for row in run if row["step"] == step]
+    return f" ({min(times):.1f}–{max(times):.1f})" if len(times) > 1 else ""
+
+
+def line(step: str, row: dict[str, Any], other: dict[str, Any] | None, said: str) -> str:
     times = cpu_times = ""
     if other:
         times = f"{other['seconds'] / row['seconds']:.1f}×"
         cpu_times = f"{other['cpu'] / row['cpu']:.1f}×"
-    build = f" (build {row['build_seconds']:.1f})" if row["build_seconds"] else ""
+    build = f" (build {row['build_seconds']:.1f})" if row["build_seconds"] else said
     sizes = " | ".join(f"{row[key] / 1e6:,.1f}" for key in ("uploaded", "stored"))
     own = " | ".join(f"{row[key] / 1e6:,.0f}" for key in ("peak_memory", "disk"))
     return (
