@@ -27,7 +27,7 @@ bench-build: venv
 	$(BIN)/python benchmarks/bench_build.py $(ARGS)
 
 test: venv
-	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: venv
 	$(BIN)/ruff check .

@@ -19,11 +19,21 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give a worker one file at a time, and one worker all tests of large images.
 
-    Those share images by the names of real cells; two at a time would need twice the disk. The
-    largest come last, when the others can be removed.
+    Those share images by the names of real cells; two at a time would need twice the disk. They
+    take longest and come first, but for the largest, which comes when the others can be removed.
+    The quickest come last, so that no worker waits long for another.
     """
-    items.sort(key=lambda item: item.get_closest_marker("largest") is not None)
     for item in items:
         large = {"docker", "real_torch"} <= {mark.name for mark in item.iter_markers()}
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(LARGE if large else str(item.path)))
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> tuple[bool, bool, bool]:
+    group = item.get_closest_marker("xdist_group")
+    return (
+        group is None or LARGE not in group.args,
+        item.path.parent.name == "unit",
+        item.get_closest_marker("largest") is not None,
+    )
