@@ -164,30 +164,6 @@ def test_an_index_that_no_program_could_ask_is_refused_with_its_line(
             "",
         ),
         ("torch: ['2.9']\ncuda: [cu128]\nindexes: {pipy: 'https://x/'}\n", 3, "pipy", "`pypi`"),
-        (
-            "torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: 'http://[x/simple'\n",
-            4,
-            "no URL",
-            "https",
-        ),
-        (
-            "torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: 'http://a b/simple'\n",
-            4,
-            "no URL",
-            "https",
-        ),
-        (
-            "torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: 'http://a:99999/simple'\n",
-            4,
-            "no URL",
-            "https",
-        ),
-        (
-            "torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: 'http://a:xx/simple'\n",
-            4,
-            "no URL",
-            "https",
-        ),
         ("torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: /simple\n", 4, "no URL", "https"),
         (
             "torch: ['2.9']\ncuda: [cu128]\nhosts:\n  - {name: a, driver: '570.1', gpu: H1000}\n",

@@ -181,6 +181,7 @@ def test_a_registry_that_asks_for_no_name_gets_none(fake: FakeRegistry) -> None:
         assert client.push_stream("a/b", source)[0] == DIGEST
 
 
+@pytest.mark.filterwarnings("ignore:docker-credential")
 @pytest.mark.usefixtures("failing_helper")
 def test_a_credential_helper_that_fails_is_named_when_it_is_needed(fake: FakeRegistry) -> None:
     fake.basic = "u:p"
