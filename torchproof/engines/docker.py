@@ -25,22 +25,23 @@ from docker.models.images import Image
 from docker.types import DeviceRequest, LogConfig, Ulimit
 
 from torchproof.base import ensure_base
-from torchproof.dockerfile import WHEELHOUSE, base_ref, render
+from torchproof.dockerfile import base_ref, render
 from torchproof.engines import RunResult, RunSpec
 from torchproof.engines.buildclient import BuildClient, find_build_client
+from torchproof.engines.buildcontext import (
+    build_network,
+    check_folder,
+    write_context,
+    write_secrets,
+)
 from torchproof.engines.containers import engine_faults, run_container, stop_containers, sweep
 from torchproof.engines.processes import run_logged, stop_all
-from torchproof.errors import CellError, DriftError, HostError, TorchproofError
+from torchproof.errors import CellError, HostError, TorchproofError
 from torchproof.imageconfig import image_config
 from torchproof.index import Indexes
 from torchproof.installing import (
-    IndexUrls,
-    ca_bundle,
     index_urls,
     install_failure,
-    installer_index,
-    pip_config,
-    uv_config,
 )
 from torchproof.lock import LayerName, Lock
 from torchproof.nvml import read_gpus
@@ -51,8 +52,6 @@ from torchproof.uv import redact
 REPOSITORY = "localhost/torchproof/cell"
 """Local images; the registry `localhost` keeps their names from ever meaning a public image."""
 INSTALLER = "localhost/torchproof/installer"
-NETWORK = "TORCHPROOF_BUILD_NETWORK"
-"""`host`, `default` or `auto`: the network of a build. `auto` is host for an index on loopback."""
 LOAD_TIMEOUT = 3600
 """Seconds that an engine may take to unpack an image it is given."""
 EMPTY_LAYER = "sha256:5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef"
@@ -123,19 +122,19 @@ class DockerEngine:
                 fix="build it with --builder assemble",
             )
         files = render(plan, lock)
-        _check_folder(folder, files)
+        check_folder(folder, files)
         self._ensure_base(lock, log)
         with tempfile.TemporaryDirectory(prefix="torchproof-build-") as temporary:
             context, secrets = Path(temporary) / "context", Path(temporary) / "secrets"
-            self._write_context(context, files, lock)
+            write_context(context, files, lock, self._indexes.wheelhouses)
             urls = index_urls(lock, self._indexes)
             commands = self._builder.commands(
                 context,
                 tag=self._ref(lock),
                 installer=f"{INSTALLER}:{base_ref(lock.base, lock.platform).rpartition(':')[2]}",
                 platform=None if self._native(lock) else lock.platform,
-                network=_network(urls),
-                secrets=_write_secrets(secrets, urls),
+                network=build_network(urls),
+                secrets=write_secrets(secrets, urls),
                 build_args=[name for name in _PROXIES if os.environ.get(name)],
             )
             for command in commands:
@@ -209,23 +208,6 @@ class DockerEngine:
             tar = ensure_base(lock.base, lock.platform, cache=self._cache, log=log)
             # Podman hears only of the repository, and takes the tag from there.
             self._client.api.import_image_from_file(str(tar), repository=reference)
-
-    def _write_context(self, context: Path, files: Mapping[str, str], lock: Lock) -> None:
-        context.mkdir()
-        for name, text in files.items():
-            (context / name).write_text(text, encoding="utf-8")
-        for wheel in lock.wheels:
-            if wheel.index != WHEELHOUSE:
-                continue
-            (context / WHEELHOUSE).mkdir(exist_ok=True)
-            found = [house / wheel.filename for house in self._indexes.wheelhouses]
-            source = next((file for file in found if file.is_file()), None)
-            if source is None:
-                raise CellError(
-                    f"{lock.cell}: {wheel.filename} is in no wheelhouse of matrix.yaml",
-                    fix="put the wheel back, or lock the cell again",
-                )
-            shutil.copyfile(source, context / WHEELHOUSE / wheel.filename)
 
     def _options(self, spec: RunSpec) -> dict[str, Any]:
         options: dict[str, Any] = {}
@@ -327,16 +309,6 @@ def _same_config(attributes: Mapping[str, Any], lock: Lock) -> bool:
     )
 
 
-def _check_folder(folder: Path, files: Mapping[str, str]) -> None:
-    for name, text in files.items():
-        file = folder / name
-        if file.exists() and file.read_text(encoding="utf-8") != text:
-            raise DriftError(
-                f"{file} is not what its lock gives",
-                fix="run `python build.py generate`; what you want changed belongs in matrix.yaml",
-            )
-
-
 def _own_limits() -> list[Ulimit]:
     """Return limits that this machine allows; Podman's defaults may be above them."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -345,24 +317,3 @@ def _own_limits() -> list[Ulimit]:
         Ulimit(name="nofile", soft=files[0], hard=files[1]),
         Ulimit(name="nproc", soft=processes, hard=processes),
     ]
-
-
-def _network(urls: IndexUrls) -> str | None:
-    match os.environ.get(NETWORK, "auto"):
-        case "auto":
-            return "host" if urls.loopback else None
-        case "default":
-            return None
-        case other:
-            return other
-
-
-def _write_secrets(folder: Path, urls: IndexUrls) -> dict[str, Path]:
-    """Write what a build may read and no layer may hold."""
-    folder.mkdir(mode=0o700)
-    secrets = {"uv.toml": uv_config(urls), "pip.conf": pip_config(installer_index(urls))}
-    for name, text in secrets.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    paths = {name: folder / name for name in secrets}
-    bundle = ca_bundle(os.environ)
-    return paths | ({"ca": bundle} if bundle else {})
