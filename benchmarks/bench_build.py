@@ -42,9 +42,10 @@ from torchproof.assemble.layerfacts import FactsStore
 from torchproof.base import ensure_base
 from torchproof.dockerfile import base_ref, render
 from torchproof.engines.buildclient import BuildClient, find_build_client
+from torchproof.engines.buildcontext import write_secrets
 from torchproof.facts import load_facts
 from torchproof.index import Indexes, WheelStore, cache_dir
-from torchproof.installing import ca_bundle, index_urls, installer_index, pip_config, uv_config
+from torchproof.installing import index_urls
 from torchproof.lock import Lock
 from torchproof.lockfile import lock_path, read_lock
 from torchproof.plan import make_plan
@@ -114,7 +115,6 @@ def main() -> int:
             assembling(asked.repeat - before)
             rows[:0] = [middle(same) for same in zip(*runs, strict=True)]
             result["runs"] = [[asdict(row) for row in run] for run in runs]
-            result["repeat"] = asked.repeat
             lock = locks_of(folder, CASES["1 cell"])[0]
             result["floor"] = asdict(floor(lock, store()))
             cache = fresh_cache(folder, [lock])
@@ -376,16 +376,11 @@ def docker_build(builder: BuildClient, lock: Lock, tag: str, mark: str) -> None:
     with tempfile.TemporaryDirectory(prefix="context-") as name:
         context, secrets = Path(name) / "context", Path(name) / "secrets"
         context.mkdir()
-        secrets.mkdir()
         for file, text in render(make_plan(lock), lock).items():
             marked = f"# {mark}\n{text}" if file.endswith(".txt") and file != "uv.txt" else text
             (context / file).write_text(marked)
         urls = index_urls(lock, Indexes(pytorch=load_facts().pytorch_url))
-        (secrets / "pip.conf").write_text(pip_config(installer_index(urls)))
-        (secrets / "uv.toml").write_text(uv_config(urls))
-        found = {name: secrets / name for name in ("pip.conf", "uv.toml")}
-        if bundle := ca_bundle(os.environ):
-            found["ca"] = bundle
+        found = write_secrets(secrets, urls)
         command = [builder.program, *builder.arguments, f"--tag={tag}"]
         command += [f"--secret=id={name},src={path}" for name, path in found.items()]
         env = {**os.environ, **builder.env}

@@ -13,10 +13,11 @@ def table(result: dict[str, Any]) -> str:
     assembled = {row["step"]: row for row in result["rows"] if row["builder"] == "assemble"}
     built = {row["step"]: row for row in result["rows"] if row["builder"] == "docker"}
     load = ", ".join(f"{one:.1f}" for one in result["load"])
+    middle = ", docker's one run in their middle" if built and assembled else ""
     lines = [
         f"{result['cores']} cores, load {load} before; assemble: the median of "
-        f"{result.get('repeat', 0)} runs (fastest–slowest), docker's one run in their middle. Each "
-        "number of cells starts from an empty registry.",
+        f"{len(result.get('runs', ()))} runs (fastest–slowest)"
+        f"{middle}. Each number of cells starts from an empty registry.",
         "",
         "| | builder | seconds | times | CPU seconds | times | sent MB | stored MB | memory MB "
         "| disk MB |",

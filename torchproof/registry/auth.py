@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from torchproof.errors import RegistryError
+from torchproof.trouble import trouble
 
 _PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"([^"]*)"|([^\s,"]+))')
 _REFRESH_TOKEN_USER = "<token>"
@@ -118,7 +119,7 @@ class Authenticator:
             token = answer.get("token") or answer.get("access_token")
         except (httpx.HTTPError, ValueError, AttributeError) as error:
             raise RegistryError(
-                f"no token for {self._registry} from {realm}: {error}",
+                f"no token for {self._registry} from {realm}: {trouble(error)}",
                 fix=f"run `docker login {self._registry}`",
             ) from error
         if not isinstance(token, str) or not token:
