@@ -23,13 +23,13 @@ import httpx
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
+from torchproof._yaml import load_yaml
 from torchproof.errors import CellError, HostError, InputError
 from torchproof.facts import load_facts
 from torchproof.index import PYPI, Indexes
 from torchproof.remotezip import UNKNOWN, PartialWheel, RangeFile
 from torchproof.simple import TIMEOUT, fetch_page
 from torchproof.uv import Resolved, Target, WheelFile, compile_requirements, configured_index
-from torchproof.yamlfile import load_yaml
 
 TORCH_MEMBER: Final = "torch/lib/libtorch_cuda.so"
 TAILS: Final = (6 << 20, 16 << 20, 48 << 20)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx
 
+from torchproof._http import NO_ANSWER, trouble
 from torchproof.errors import IndexUnreachableError
-from torchproof.trouble import NO_ANSWER, trouble
 from torchproof.uv import redact
 
 _CHUNK = 1 << 20

@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from torchproof._yaml import load_yaml
 from torchproof.errors import HostError, InputError
 from torchproof.lock import Lock
-from torchproof.yamlfile import load_yaml
 
 IMAGES = Path("images")
 """Folder of the cells, below the working directory."""

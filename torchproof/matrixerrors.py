@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from torchproof._yaml import Document, Location
 from torchproof.errors import InputError
 from torchproof.matrixmodel import Matrix
-from torchproof.yamlfile import Document, Location
 
 _FORMS = {
     "torch": "a version of torch, as `2.9` or `2.9.1`",

@@ -16,8 +16,8 @@ from pydantic import (
     model_validator,
 )
 
+from torchproof._yaml import Document, Location
 from torchproof.facts import Facts, minor_of
-from torchproof.yamlfile import Document, Location
 
 Platform = Literal["linux/amd64", "linux/arm64"]
 Torch = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")]

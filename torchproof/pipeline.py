@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from torchproof._progress import Progress
 from torchproof.audit.facts import ReportedSize
 from torchproof.audit.run import audit_built, audit_wheels
 from torchproof.building import BuildResult, build_cells
@@ -30,7 +31,6 @@ from torchproof.plan import make_plan
 from torchproof.probing.baseline import read_baseline
 from torchproof.probing.run import RunOptions, open_trial, run_probes
 from torchproof.probing.script import PROBES, Probe, suite_hash
-from torchproof.progress import Progress
 from torchproof.publish.reuse import bring_image, bring_passes
 from torchproof.publish.skip import Ledger, PublishedImage
 from torchproof.report import make_report, read_report, report_hosts, write_reports

@@ -17,8 +17,8 @@ from typing import Final, Self
 
 import httpx
 
+from torchproof._http import NO_ANSWER, trouble
 from torchproof.errors import CellError, IndexUnreachableError
-from torchproof.trouble import NO_ANSWER, trouble
 
 BLOCK: Final = 1 << 16
 """Bytes that one request reads at least."""

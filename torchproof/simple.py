@@ -10,8 +10,8 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 import httpx
 from packaging.utils import canonicalize_name
 
+from torchproof._http import NO_ANSWER, trouble
 from torchproof.errors import IndexUnreachableError
-from torchproof.trouble import NO_ANSWER, trouble
 from torchproof.uv import WheelFile, redact
 
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from torchproof._process import run_command
 from torchproof.errors import HostError
 from torchproof.probing.leases import lease
-from torchproof.probing.process import run_command
 
 GPUS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
 

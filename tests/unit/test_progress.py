@@ -8,7 +8,7 @@ import threading
 
 from rich.console import Console
 
-from torchproof.progress import Progress
+from torchproof._progress import Progress
 
 
 def ci() -> tuple[Progress, io.StringIO]:

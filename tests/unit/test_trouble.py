@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from torchproof.trouble import NO_ANSWER, trouble
+from torchproof._http import NO_ANSWER, trouble
 
 
 def why(url: str) -> str:

@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchproof._yaml import parse_yaml, read_yaml
 from torchproof.errors import InputError
-from torchproof.yamlfile import parse_yaml, read_yaml
 
 
 def _read(tmp_path: Path, text: str) -> object:

@@ -16,11 +16,11 @@ from typing import Any
 
 import yaml
 
+from torchproof._yaml import load_yaml
 from torchproof.errors import HostError, InputError
 from torchproof.lock import canonical_json
 from torchproof.registry import OCI_LAYER_GZIP, Descriptor
 from torchproof.registry.descriptor import is_digest
-from torchproof.yamlfile import load_yaml
 
 RECIPE = 2
 """Raise this when the bytes of a layer change for equal inputs."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from torchproof.yamlfile import load_yaml
+from torchproof._yaml import load_yaml
 
 FLOATING_TAGS = re.compile(
     r"(.*[-_.])?(latest|auto|nightly|dev|devel|edge|stable|main|master|rolling|unstable|canary|lts)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from typing import Final
 
+from torchproof._yaml import load_yaml
 from torchproof.audit import (
     architectures,
     baseimages,
@@ -26,7 +27,6 @@ from torchproof.audit import (
     user,
 )
 from torchproof.audit.rules import Rule
-from torchproof.yamlfile import load_yaml
 
 RULES: Final[tuple[Rule, ...]] = (
     *link.RULES,

@@ -10,11 +10,11 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
+from torchproof._yaml import load_yaml
 from torchproof.audit.facts import FileKind, ImageFacts
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.starting import RANDOM, User, closed_to, image_user
 from torchproof.results import Finding
-from torchproof.yamlfile import load_yaml
 
 CACHES: Final = (
     *("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME"),

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from torchproof._progress import Progress
 from torchproof.building import BuildResult, build_cells, shared
 from torchproof.commands.options import MatrixFile, Only
 from torchproof.engines.select import assembler, choose
@@ -14,7 +15,6 @@ from torchproof.errors import Exit, HostError, InputError
 from torchproof.facts import load_facts
 from torchproof.lockfile import lock_path, locked_versions, read_lock
 from torchproof.matrix import DEFAULT, expand, load_matrix, select
-from torchproof.progress import Progress
 from torchproof.results import State, SubjectKind
 from torchproof.survey import indexes_of, survey
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from torchproof._progress import Progress
 from torchproof.commands.options import MatrixFile, Only
 from torchproof.engines.select import choose
 from torchproof.errors import Exit
@@ -15,7 +16,6 @@ from torchproof.index import WheelStore, cache_dir
 from torchproof.matrix import DEFAULT, load_matrix, match_ids
 from torchproof.pipeline import Pipeline, Setting
 from torchproof.probing.script import load_probes, select_probes
-from torchproof.progress import Progress
 from torchproof.publish.reuse import open_ledger
 from torchproof.publish.signing import load_verifying_key
 from torchproof.publish.verification import Trust

@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from uv import find_uv_bin
 
+from torchproof._process import run_command
 from torchproof.dockerfile import requirements
 from torchproof.engines import RunResult, RunSpec
 from torchproof.engines.processes import run_logged, stop_all
@@ -32,7 +33,6 @@ from torchproof.installing import index_urls, install_environment, install_failu
 from torchproof.lock import Lock
 from torchproof.nvml import read_gpus, visible
 from torchproof.plan import Layer, Plan
-from torchproof.probing.process import run_command
 from torchproof.results import Built, Host, ImageLayer, SubjectKind
 
 MARKER = "torchproof.json"

@@ -13,7 +13,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from torchproof.yamlfile import load_yaml
+from torchproof._yaml import load_yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from torchproof._yaml import load_yaml
 from torchproof.errors import InputError
 from torchproof.results import Outcome, ProbeResult
-from torchproof.yamlfile import load_yaml
 
 HEADER = "# Bandwidths that later runs are judged by. Written by `probe --record-baseline`.\n"
 

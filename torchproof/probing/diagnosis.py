@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from torchproof.yamlfile import load_yaml
+from torchproof._yaml import load_yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ import os
 import sys
 from pathlib import Path
 
+from torchproof._process import run_command
 from torchproof.engines import RunResult, RunSpec
 from torchproof.errors import CellError, HostError
 from torchproof.nvml import read_gpus, visible
-from torchproof.probing.process import run_command
 from torchproof.results import Built, Host, SubjectKind
 
 DESCRIBE = """

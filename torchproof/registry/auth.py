@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 
+from torchproof._http import trouble
 from torchproof.errors import RegistryError
-from torchproof.trouble import trouble
 
 _PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"([^"]*)"|([^\s,"]+))')
 _REFRESH_TOKEN_USER = "<token>"

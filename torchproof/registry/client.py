@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import httpx
 
+from torchproof._http import trouble
 from torchproof.errors import IntegrityError
 from torchproof.registry.auth import Credentials
 from torchproof.registry.descriptor import (
@@ -23,7 +24,6 @@ from torchproof.registry.descriptor import (
 from torchproof.registry.manifest import Manifest
 from torchproof.registry.transport import RETRIED, Patience, Transport, describe
 from torchproof.registry.upload import Uploader
-from torchproof.trouble import trouble
 
 ACCEPTED = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_MANIFEST_LIST))
 

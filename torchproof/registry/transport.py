@@ -15,10 +15,10 @@ from typing import Any
 
 import httpx
 
+from torchproof._http import trouble
 from torchproof.errors import RegistryError
 from torchproof.registry.auth import Authenticator, Credentials
 from torchproof.registry.reference import DOCKER_HUB, is_loopback
-from torchproof.trouble import trouble
 
 _DOCKER_HUB_API = "registry-1.docker.io"
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})

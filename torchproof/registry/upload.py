@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import httpx
 
+from torchproof._http import trouble
 from torchproof.errors import IntegrityError, RegistryError
 from torchproof.registry.transport import RETRIED, Transport, describe
-from torchproof.trouble import trouble
 
 # 401: the token ran out between two requests; the challenge is answered, the bytes go again.
 # 2xx: the registry answered before it had read all bytes.
