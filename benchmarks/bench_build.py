@@ -46,8 +46,8 @@ from torchproof.engines.buildcontext import write_secrets
 from torchproof.facts import load_facts
 from torchproof.index import Indexes, WheelStore, cache_dir
 from torchproof.installing import index_urls
-from torchproof.lock import Lock
-from torchproof.lockfile import lock_path, read_lock
+from torchproof.model.lock import Lock
+from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.plan import make_plan
 
 HERE = Path(__file__).parent

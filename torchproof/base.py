@@ -16,7 +16,7 @@ from filelock import FileLock
 from torchproof.dockerfile import base_ref
 from torchproof.engines.processes import run_logged
 from torchproof.errors import CellError, HostError, InputError
-from torchproof.lock import LockedBase
+from torchproof.model.lock import LockedBase
 
 EPOCH = 1_767_225_600
 """Newest time stamp in a base (2026-01-01): with it, equal packages give equal bytes."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchproof.errors import CellError, InputError, TorchproofError
-from torchproof.lock import Lock
-from torchproof.report import report_cell
-from torchproof.report.models import CellModel
-from torchproof.results import (
+from torchproof.model.lock import Lock
+from torchproof.model.results import (
     Built,
     Finding,
     Host,
@@ -18,6 +16,8 @@ from torchproof.results import (
     SubjectKind,
     Verdict,
 )
+from torchproof.report import report_cell
+from torchproof.report.models import CellModel
 from torchproof.survey import Surveyed
 from torchproof.verdict import Policy, decide, from_error
 

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from torchproof.errors import InputError
 from torchproof.imageconfig import TITLE_LABEL, Directory, image_config
-from torchproof.lock import LayerName, Lock, LockedBase, LockedWheel, canonical_json
+from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel, canonical_json
 from torchproof.plan import PREFIX, Layer, Plan
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torchproof.model.results import Level, Outcome, State
 from torchproof.planning import Row
 from torchproof.report.models import CellModel, FindingModel, ProbeModel
-from torchproof.results import Level, Outcome, State
 
 MEANING = {
     State.VERIFIED: "every required audit rule and probe passed, on this digest",

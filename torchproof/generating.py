@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchproof.dockerfile import render
-from torchproof.lock import Lock
-from torchproof.lockfile import IMAGES
+from torchproof.model.lock import Lock
+from torchproof.model.lock_file import IMAGES
 from torchproof.plan import make_plan
 
 TEMPLATES = "templates"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchproof.lock import Lock
+from torchproof.model.lock import Lock
 from torchproof.plan import PREFIX, make_plan
 
 UID = 1000

@@ -22,7 +22,7 @@ from platformdirs import user_cache_dir
 from torchproof._http import NO_ANSWER
 from torchproof.download import download, sha256_of
 from torchproof.errors import CellError, HostError, InputError, IntegrityError
-from torchproof.lock import LockedWheel
+from torchproof.model.lock import LockedWheel
 from torchproof.simple import TIMEOUT, fetch_page
 from torchproof.untouched import mark, state_of
 from torchproof.uv import Target, compile_requirements, configured_index

@@ -20,7 +20,7 @@ from torchproof.errors import (
     TorchproofError,
 )
 from torchproof.index import PYPI, WHEELHOUSE, Indexes
-from torchproof.lock import Lock
+from torchproof.model.lock import Lock
 from torchproof.registry.reference import is_loopback
 from torchproof.simple import TIMEOUT, fetch_page
 from torchproof.uv import NETWORK_TROUBLE, configured_index, environment, redact

@@ -12,12 +12,12 @@ from packaging.version import Version
 from pydantic import ValidationError
 
 from torchproof._yaml import Document, Location, parse_yaml, read_yaml
-from torchproof.cell import Base, Cell
 from torchproof.errors import InputError
 from torchproof.facts import Facts, minor_of
 from torchproof.matrixcheck import check_hosts, check_indexes
 from torchproof.matrixerrors import did_you_mean, explain, nearest_cuda
 from torchproof.matrixmodel import BaseEntry, CellEntry, Exclude, Matrix
+from torchproof.model.cell import Base, Cell
 
 DEFAULT = Path("matrix.yaml")
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from torchproof.results import Gpu
+from torchproof.model.results import Gpu
 
 
 def read_gpus() -> tuple[str | None, tuple[Gpu, ...]]:

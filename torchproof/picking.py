@@ -12,7 +12,7 @@ from torchproof.errors import InputError
 from torchproof.facts import Facts, cuda_version, minor_of
 from torchproof.gpus import GpuModel, best_code
 from torchproof.hosts import Driver, Fit, HostAnswer, HostRule, ImageNeeds, will_it_run
-from torchproof.results import State
+from torchproof.model.results import State
 
 RANK = (State.VERIFIED, State.UNPROVEN, State.PLANNED)
 """Verdicts that an answer may have, best first; any other state means that there is no image."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchproof.cell import Cell
 from torchproof.errors import InputError
 from torchproof.facts import Facts
 from torchproof.hosts import ImageNeeds
-from torchproof.lockfile import IMAGES, lock_path, read_lock
 from torchproof.matrix import expand, load_matrix
+from torchproof.model.cell import Cell
+from torchproof.model.lock_file import IMAGES, lock_path, read_lock
+from torchproof.model.results import NotTried, State
 from torchproof.picking import Candidate
 from torchproof.report.files import REPORT, read_report
 from torchproof.report.models import CellModel
-from torchproof.results import NotTried, State
 from torchproof.upstream import judge
 
 

@@ -24,9 +24,9 @@ from torchproof.generating import write_files
 from torchproof.gpus import gpu_table
 from torchproof.hosts import ImageNeeds, host_table
 from torchproof.index import Indexes, WheelStore
-from torchproof.lockfile import IMAGES
 from torchproof.locking import Locked, lock_cells
 from torchproof.matrixmodel import Matrix
+from torchproof.model.lock_file import IMAGES
 from torchproof.plan import make_plan
 from torchproof.probing.baseline import read_baseline
 from torchproof.probing.run import RunOptions, open_trial, run_probes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from torchproof.lock import LayerName, Lock, LockedWheel, canonical_json
+from torchproof.model.lock import LayerName, Lock, LockedWheel, canonical_json
 
 PREFIX = "/opt/venv"
 """Where the virtual environment of an image lies."""

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchproof.cell import Cell
 from torchproof.errors import InputError
 from torchproof.facts import Facts
-from torchproof.lock import Lock
-from torchproof.lockfile import IMAGES, lock_path, read_lock
 from torchproof.locking import departs
+from torchproof.model.cell import Cell
+from torchproof.model.lock import Lock
+from torchproof.model.lock_file import IMAGES, lock_path, read_lock
+from torchproof.model.results import State
 from torchproof.plan import Layer, make_plan
-from torchproof.results import State
 from torchproof.survey import Surveyed
 
 

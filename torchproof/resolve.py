@@ -10,12 +10,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from torchproof.cell import Cell
 from torchproof.download import sha256_of
 from torchproof.errors import CellError, IntegrityError
 from torchproof.facts import Facts
 from torchproof.index import PYPI, WHEELHOUSE, Indexes, WheelStore
-from torchproof.lock import LayerName, Lock, LockedBase, LockedWheel, Override
+from torchproof.model.cell import Cell
+from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel, Override
 from torchproof.tags import target_tags
 from torchproof.uv import Resolved, Target, WheelFile, compile_requirements
 from torchproof.wheelhouse import wheelhouse_torch

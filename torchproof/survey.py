@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from torchproof.audit.registry import RULES
-from torchproof.cell import Cell
 from torchproof.facts import Facts
 from torchproof.index import Indexes
 from torchproof.live import look
 from torchproof.matrix import Request, expand
 from torchproof.matrixcheck import check_names
 from torchproof.matrixmodel import Matrix
+from torchproof.model.cell import Cell
+from torchproof.model.results import NotTried, State
 from torchproof.probing.script import load_probes
-from torchproof.results import NotTried, State
 from torchproof.upstream import Availability, Live, judge
 from torchproof.wheelhouse import wheelhouse_torch
 

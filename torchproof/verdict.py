@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from torchproof.errors import CellError, TorchproofError
-from torchproof.results import (
+from torchproof.model.results import (
     Built,
     Evidence,
     Finding,

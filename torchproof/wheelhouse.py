@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from torchproof.cell import Cell
+from torchproof.model.cell import Cell
 from torchproof.tags import target_tags
 
 _CUDA = re.compile(r"""^cuda\b.*=\s*['"]([\d.]+)['"]""", re.MULTILINE)

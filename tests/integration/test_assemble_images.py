@@ -25,8 +25,8 @@ from torchproof.base import ensure_base
 from torchproof.engines.select import choose
 from torchproof.facts import load_facts
 from torchproof.index import Indexes, WheelStore, cache_dir
-from torchproof.lock import Lock
-from torchproof.lockfile import read_lock
+from torchproof.model.lock import Lock
+from torchproof.model.lock_file import read_lock
 from torchproof.plan import make_plan
 from torchproof.registry import Registry
 

@@ -20,7 +20,7 @@ from torchproof.audit.facts import ImageFacts
 from torchproof.audit.imagefs import open_anything, open_image
 from torchproof.audit.run import audit_tree
 from torchproof.errors import HostError
-from torchproof.results import Level
+from torchproof.model.results import Level
 
 ROOT = Path(__file__).parents[2]
 

@@ -21,7 +21,7 @@ from torchproof.building import build_cells
 from torchproof.engines.docker import DockerEngine
 from torchproof.facts import load_facts
 from torchproof.index import cache_dir
-from torchproof.lock import LayerName
+from torchproof.model.lock import LayerName
 from torchproof.registry import Registry
 
 BUILD = Path(__file__).parents[2] / "build.py"

@@ -11,7 +11,7 @@ from tests.integration.needs import needs
 from torchproof.building import build_cells, shared
 from torchproof.engines import RunSpec
 from torchproof.engines.docker import DockerEngine
-from torchproof.lockfile import read_lock
+from torchproof.model.lock_file import read_lock
 
 pytestmark = [
     needs("docker"),

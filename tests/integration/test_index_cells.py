@@ -15,11 +15,11 @@ from tests.fakeindex import FakeIndex, Fault, make_torch, published_wheels
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
 from torchproof.facts import Build, load_facts
 from torchproof.index import WheelStore
-from torchproof.lock import Lock
 from torchproof.locking import Locked, lock_cells
 from torchproof.matrix import load_matrix
+from torchproof.model.lock import Lock
+from torchproof.model.results import State
 from torchproof.resolve import Resolver
-from torchproof.results import State
 from torchproof.survey import Surveyed, indexes_of, survey
 
 FACTS = load_facts()

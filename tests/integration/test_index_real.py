@@ -9,9 +9,9 @@ import pytest
 from tests.integration.needs import needs
 from torchproof.facts import load_facts
 from torchproof.index import Indexes, WheelStore
-from torchproof.lock import LayerName
-from torchproof.lockfile import read_lock
 from torchproof.matrix import expand, load_matrix
+from torchproof.model.lock import LayerName
+from torchproof.model.lock_file import read_lock
 from torchproof.resolve import Resolver
 
 pytestmark = needs("network")

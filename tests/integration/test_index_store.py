@@ -15,7 +15,7 @@ import pytest
 from tests.fakeindex import FakeIndex, Fault, Wheel, make_wheel
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
 from torchproof.index import Indexes, WheelStore
-from torchproof.lock import LayerName, LockedWheel
+from torchproof.model.lock import LayerName, LockedWheel
 
 BIG = make_wheel("big", "1.0", files={"big/data.bin": bytes(range(256)) * 20_000})
 LOCAL = make_wheel("torch", "2.7.1+cu118", tag="cp311-cp311-manylinux_2_28_x86_64")

@@ -17,11 +17,11 @@ import pytest
 
 from tests.integration.needs import needs
 from torchproof.engines.venv import VenvEngine
-from torchproof.lock import Lock
+from torchproof.model.lock import Lock
+from torchproof.model.results import Built, Outcome
 from torchproof.probing.diagnosis import diagnose
 from torchproof.probing.run import RunOptions, expectations, open_trial, run_probes
 from torchproof.probing.script import PROBES, load_probes, select_probes
-from torchproof.results import Built, Outcome
 
 pytestmark = [needs("network"), pytest.mark.real_torch, pytest.mark.timeout(600)]
 SABOTAGE = Path(__file__).parents[1] / "fixtures" / "sabotage.py"

@@ -15,12 +15,12 @@ from torchproof.engines.assembling import AssemblingEngine
 from torchproof.engines.docker import DockerEngine
 from torchproof.facts import load_facts
 from torchproof.index import Indexes, WheelStore, cache_dir
-from torchproof.lock import Lock
-from torchproof.lockfile import lock_path, read_lock
+from torchproof.model.lock import Lock
+from torchproof.model.lock_file import lock_path, read_lock
+from torchproof.model.results import Built, Host, Outcome, ProbeResult
 from torchproof.plan import make_plan
 from torchproof.probing.run import open_trial, run_probes
 from torchproof.probing.script import PROBES, load_probes, select_probes
-from torchproof.results import Built, Host, Outcome, ProbeResult
 
 pytestmark = [needs("docker"), needs("bootstrap"), needs("network"), pytest.mark.real_torch]
 CELL = "2.7.1-cu126-py311"

@@ -19,8 +19,8 @@ import pytest
 
 from tests.integration.needs import needs
 from torchproof.engines.venv import VenvEngine
-from torchproof.lock import Lock
-from torchproof.results import Built
+from torchproof.model.lock import Lock
+from torchproof.model.results import Built
 
 pytestmark = needs("slurm")
 

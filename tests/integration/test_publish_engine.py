@@ -21,14 +21,14 @@ from torchproof.cli import main
 from torchproof.engines import RunResult, RunSpec
 from torchproof.engines.docker import REPOSITORY as REPOSITORY_HERE
 from torchproof.imageconfig import image_config
-from torchproof.lock import Lock
-from torchproof.lockfile import lock_path, write_lock
 from torchproof.matrix import load_matrix
+from torchproof.model.lock import Lock
+from torchproof.model.lock_file import lock_path, write_lock
+from torchproof.model.results import Built, Host, Outcome, SubjectKind
 from torchproof.probing.run import RunOptions, open_trial
 from torchproof.probing.script import PROBES, suite_hash
 from torchproof.publish.reuse import bring_image, bring_passes, open_ledger
 from torchproof.registry import Registry
-from torchproof.results import Built, Host, Outcome, SubjectKind
 
 pytestmark = [needs("registry"), needs("docker")]
 REPOSITORY = "ai/torch"

@@ -13,9 +13,9 @@ from torchproof.assemble.baseimage import from_tar
 from torchproof.assemble.builder import Assembler
 from torchproof.assemble.destination import Destination
 from torchproof.index import Indexes, WheelStore
-from torchproof.lock import LayerName, Lock, LockedBase, LockedWheel
+from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
+from torchproof.model.results import Built
 from torchproof.plan import make_plan
-from torchproof.results import Built
 
 ACTIVATE = (
     b'VIRTUAL_ENV=__VENV_DIR__\nPATH="$VIRTUAL_ENV/"__VENV_BIN_NAME__":$PATH"\n'

@@ -9,7 +9,7 @@ from typing import Any
 from torchproof.audit.elf import ElfFacts
 from torchproof.audit.facts import Detail, FileEntry, FileKind, ImageFacts, RunConfig
 from torchproof.audit.registry import RULES
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from torchproof.cell import Cell
 from torchproof.errors import CellError, IndexUnreachableError
 from torchproof.hosts import Fit, HostRule
-from torchproof.lock import LayerName, Lock, LockedBase, LockedWheel, Override
-from torchproof.report.convert import make_report, report_cell
-from torchproof.report.models import AnswerModel, CellModel, DeclaredHostModel, ReportModel
-from torchproof.results import (
+from torchproof.model.cell import Cell
+from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel, Override
+from torchproof.model.results import (
     Built,
     Finding,
     Gpu,
@@ -24,6 +22,8 @@ from torchproof.results import (
     State,
     SubjectKind,
 )
+from torchproof.report.convert import make_report, report_cell
+from torchproof.report.models import AnswerModel, CellModel, DeclaredHostModel, ReportModel
 from torchproof.verdict import Policy, RequiredProbe, decide, from_error
 
 AT = "2026-11-30T09:41:07Z"

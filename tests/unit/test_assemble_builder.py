@@ -27,7 +27,7 @@ from torchproof.assemble.layout import LayoutDestination, as_tar
 from torchproof.assemble.recipes import LARGE, recipes
 from torchproof.assemble.remote import RemoteDestination
 from torchproof.errors import CellError, HostError, InputError, IntegrityError, RegistryError
-from torchproof.lock import Lock
+from torchproof.model.lock import Lock
 from torchproof.plan import make_plan
 from torchproof.registry import Reference, Registry
 from torchproof.registry.transport import Patience

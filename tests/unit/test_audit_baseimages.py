@@ -6,7 +6,7 @@ from tests.unit import audit_files
 from tests.unit.textaudit import findings
 from torchproof.audit import baseimages
 from torchproof.audit.rules import evaluate
-from torchproof.results import Level
+from torchproof.model.results import Level
 
 
 @pytest.mark.parametrize(

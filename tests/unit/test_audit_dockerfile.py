@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.textaudit import findings, grave
-from torchproof.results import Level
+from torchproof.model.results import Level
 
 DIGEST = "@sha256:" + "a" * 64
 PYTHON = f"FROM python:3.11{DIGEST}\n"

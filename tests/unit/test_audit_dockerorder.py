@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.textaudit import findings
-from torchproof.results import Level
+from torchproof.model.results import Level
 
 BASE = f"FROM python:3.11@sha256:{'a' * 64}\n"
 HEAVY = "RUN pip install -r requirements.txt\n"

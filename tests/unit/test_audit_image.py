@@ -10,8 +10,8 @@ from torchproof.audit import compile as compiling
 from torchproof.audit import entry, shadowing, user
 from torchproof.audit.facts import RunConfig, Subject
 from torchproof.audit.rules import Rule, evaluate
-from torchproof.cell import Cell
-from torchproof.results import Finding, Level
+from torchproof.model.cell import Cell
+from torchproof.model.results import Finding, Level
 
 RULES: tuple[Rule, ...] = (*entry.RULES, *user.RULES, *shadowing.RULES, *compiling.RULES)
 PYTHON = "#!/opt/venv/bin/python\n"

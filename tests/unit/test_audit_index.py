@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.textaudit import findings, grave
-from torchproof.results import Level
+from torchproof.model.results import Level
 
 CUDA12 = f"FROM nvidia/cuda:12.9.1-devel-ubuntu22.04@sha256:{'a' * 64}\n"
 PLAIN = f"FROM python:3.11@sha256:{'a' * 64}\n"

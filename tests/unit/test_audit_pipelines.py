@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.textaudit import findings
-from torchproof.results import Level
+from torchproof.model.results import Level
 
 ACTION = """\
 jobs:

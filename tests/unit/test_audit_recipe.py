@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from tests.unit.textaudit import findings
-from torchproof.results import Level
+from torchproof.model.results import Level
 
 TRAIN = "torchrun --nproc-per-node=4 train.py"
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.audit_files import SITE, Content, facts_of, findings, wheel
 from torchproof.audit.elf import ElfFacts
 from torchproof.audit.facts import Detail, ImageFacts, RunConfig
-from torchproof.results import Finding, Level
+from torchproof.model.results import Finding, Level
 
 TORCH = f"{SITE}/torch/lib/libtorch_cuda.so"
 NCCL = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"

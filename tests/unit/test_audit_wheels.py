@@ -11,7 +11,7 @@ import pytest
 from torchproof.audit.factcache import FactCache
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.wheels import open_wheels
-from torchproof.lock import LayerName, Lock, LockedBase, LockedWheel
+from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 METADATA = b"Metadata-Version: 2.1\nName: made\nVersion: 1.0\n"

@@ -10,9 +10,9 @@ from dataclasses import replace
 from tests.unit.audit_files import SITE, Content, Link, facts_of, findings, wheel
 from torchproof.audit.elf import ElfFacts, Symbol
 from torchproof.audit.facts import Detail, ImageFacts, RunConfig, Subject, TargetHost
-from torchproof.cell import Cell
-from torchproof.lock import LayerName, Lock, LockedBase, LockedWheel
-from torchproof.results import Finding, Level
+from torchproof.model.cell import Cell
+from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
+from torchproof.model.results import Finding, Level
 
 TORCH = f"{SITE}/torch"
 NCCL = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"

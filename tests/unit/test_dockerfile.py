@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.golden_files import GOLDEN, assert_golden
 from torchproof.dockerfile import base_ref, quote, render, requirements
 from torchproof.errors import InputError
-from torchproof.lock import LayerName, Lock, LockedBase, LockedWheel
+from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.plan import make_plan
 
 IMAGES = Path(__file__).parents[2] / "images"

@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.report_samples import every_verdict
 from torchproof.explaining import MEANING, explain_cell
+from torchproof.model.results import Level, Outcome, State
 from torchproof.report.models import CellModel
-from torchproof.results import Level, Outcome, State
 
 CELLS = every_verdict().cells
 

@@ -10,8 +10,8 @@ from torchproof.errors import InputError
 from torchproof.facts import load_facts
 from torchproof.gpus import gpu_table
 from torchproof.hosts import Fit, ImageNeeds, parse_driver
+from torchproof.model.results import State
 from torchproof.picking import Candidate, Picked, Wish, check_python, check_torch, pick
-from torchproof.results import State
 
 FACTS = load_facts()
 MATRIX = """\

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from torchproof.errors import InputError
+from torchproof.model.results import Gpu, Host, Outcome, ProbeResult
 from torchproof.probing.baseline import Baseline, judge, read_baseline, record
-from torchproof.results import Gpu, Host, Outcome, ProbeResult
 
 
 def measured(

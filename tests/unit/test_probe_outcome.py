@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchproof.engines import RunResult
+from torchproof.model.results import Gpu, Host, Outcome, ProbeResult
 from torchproof.probing.outcome import interpret
 from torchproof.probing.script import Probe
-from torchproof.results import Gpu, Host, Outcome, ProbeResult
 
 H200 = Gpu(model="NVIDIA H200", arch="sm_90")
 

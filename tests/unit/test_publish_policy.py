@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.madeimages import CPU_HOST, H100_HOST, SUITE, made_lock, made_report, probe, report_cell
 from torchproof.errors import EvidenceError, InputError
+from torchproof.model.results import Outcome, State
 from torchproof.publish.covers import Requirement, parse_requirement, uncovered
 from torchproof.publish.policy import decide
 from torchproof.publish.statement import (
@@ -20,7 +21,6 @@ from torchproof.publish.statement import (
     read_statement,
 )
 from torchproof.report.models import CellModel
-from torchproof.results import Outcome, State
 
 DIGEST = "sha256:" + "1" * 64
 CONFIG = "sha256:" + "2" * 64

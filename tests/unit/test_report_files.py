@@ -16,8 +16,8 @@ from tests.unit.report_samples import (
     judged,
     probe,
 )
-from torchproof.cell import Cell
 from torchproof.errors import HostError, InputError
+from torchproof.model.cell import Cell
 from torchproof.report import make_report, read_report, write_reports
 from torchproof.report.files import report_json
 

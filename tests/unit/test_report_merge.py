@@ -28,13 +28,13 @@ from tests.unit.report_samples import (
     sha,
     unavailable,
 )
-from torchproof.cell import Cell
 from torchproof.commands.report import run
 from torchproof.errors import CellError, HostError, InputError
+from torchproof.model.cell import Cell
+from torchproof.model.results import Host, Outcome, ProbeResult, State, SubjectKind
 from torchproof.report import make_report, merge, read_report, report_cell, write_reports
 from torchproof.report.logs import gather_logs
 from torchproof.report.models import CellModel, ReportModel
-from torchproof.results import Host, Outcome, ProbeResult, State, SubjectKind
 from torchproof.verdict import from_error
 
 CELL = Cell(torch="2.7.1", cuda="cu126")

@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from tests.unit.report_samples import default_cells, every_verdict
+from torchproof.model.results import State
 from torchproof.report.files import report_json
 from torchproof.report.models import SCHEMA_FILE, CellModel, ReportModel, schema_text
-from torchproof.results import State
 
 
 def test_the_committed_schema_is_that_of_the_models() -> None:

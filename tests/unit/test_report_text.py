@@ -20,13 +20,13 @@ from tests.unit.report_samples import (
     judged,
     probe,
 )
-from torchproof.cell import Cell
+from torchproof.model.cell import Cell
+from torchproof.model.results import Host, Outcome, ProbeResult
 from torchproof.report import make_report, merge, summary
 from torchproof.report.junit import render_junit
 from torchproof.report.models import ReportModel
 from torchproof.report.prometheus import render_prometheus
 from torchproof.report.text import render_markdown
-from torchproof.results import Host, Outcome, ProbeResult
 
 CELL = Cell(torch="2.9.1", cuda="cu128")
 ATTACK = "a | b\n# title <script>alert(1)</script> `x` [l](javascript:1) ]]> & \x1b[31m\x00 ![i](u)"

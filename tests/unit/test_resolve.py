@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.fakeindex import make_torch
-from torchproof.cell import Cell
 from torchproof.errors import CellError
 from torchproof.facts import load_facts
-from torchproof.lock import LayerName
+from torchproof.model.cell import Cell
+from torchproof.model.lock import LayerName
 from torchproof.resolve import best_wheel, layer_of
 from torchproof.uv import Resolved, WheelFile, parse_pylock, redact
 from torchproof.wheelhouse import wheelhouse_torch

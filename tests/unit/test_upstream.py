@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchproof.cell import Base, Cell
 from torchproof.facts import load_facts
+from torchproof.model.cell import Base, Cell
+from torchproof.model.results import NotTried, State
 from torchproof.nearest import nearest_cells
-from torchproof.results import NotTried, State
 from torchproof.upstream import Availability, Live, home_of, judge
 
 FACTS = load_facts()

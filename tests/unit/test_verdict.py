@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.unit.report_samples import AT, CPU_HOST, GPU_HOST, H200, POLICY, SUITE, gpu_probes, probe
 from torchproof.errors import CellError, HostError
-from torchproof.results import (
+from torchproof.model.results import (
     Built,
     Evidence,
     Finding,

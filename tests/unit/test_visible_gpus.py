@@ -9,9 +9,9 @@ import pytest
 from torchproof.engines import venv
 from torchproof.engines.venv import VenvEngine
 from torchproof.index import Indexes
+from torchproof.model.results import Gpu, Host
 from torchproof.probing import hostpython
 from torchproof.probing.hostpython import HostPython
-from torchproof.results import Gpu, Host
 
 GPUS = tuple(Gpu(model="NVIDIA H200", arch="sm_90", uuid=f"GPU-{n}") for n in range(4))
 

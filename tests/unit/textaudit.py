@@ -16,7 +16,7 @@ from torchproof.audit import (
 )
 from torchproof.audit.facts import ImageFacts, Subject, TextFile
 from torchproof.audit.rules import Rule, evaluate
-from torchproof.results import Finding, Level
+from torchproof.model.results import Finding, Level
 
 RULES: tuple[Rule, ...] = (
     *baseimages.RULES,

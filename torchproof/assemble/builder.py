@@ -30,10 +30,10 @@ from torchproof.assemble.work import Work, all_work
 from torchproof.errors import HostError, IntegrityError
 from torchproof.imageconfig import image_config
 from torchproof.index import WheelStore
-from torchproof.lock import LayerName, Lock
+from torchproof.model.lock import LayerName, Lock
+from torchproof.model.results import Built, ImageLayer, SubjectKind
 from torchproof.plan import Plan
 from torchproof.registry import sha256_digest
-from torchproof.results import Built, ImageLayer, SubjectKind
 from torchproof.untouched import mark
 
 FACTS_FILE = "layers.yaml"

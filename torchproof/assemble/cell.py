@@ -20,10 +20,10 @@ from torchproof.assemble.layout import LayoutDestination
 from torchproof.assemble.remote import RemoteDestination
 from torchproof.base import ensure_base
 from torchproof.index import WheelStore
-from torchproof.lock import Lock
+from torchproof.model.lock import Lock
+from torchproof.model.results import Built
 from torchproof.plan import Plan
 from torchproof.registry import Reference, Registry
-from torchproof.results import Built
 
 
 def build_cell(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from torchproof.imageconfig import CELL_LABEL, ImageConfig
-from torchproof.lock import Lock
+from torchproof.model.lock import Lock
 from torchproof.registry import OCI_CONFIG, OCI_MANIFEST, Descriptor, sha256_digest
 
 CREATED: Final = "1980-01-01T00:00:00Z"

@@ -18,7 +18,7 @@ import yaml
 
 from torchproof._yaml import load_yaml
 from torchproof.errors import HostError, InputError
-from torchproof.lock import canonical_json
+from torchproof.model.lock import canonical_json
 from torchproof.registry import OCI_LAYER_GZIP, Descriptor
 from torchproof.registry.descriptor import is_digest
 

@@ -12,7 +12,7 @@ from typing import Final
 from torchproof.assemble.layerfacts import recipe_key
 from torchproof.assemble.prune import COMPRESSION
 from torchproof.errors import CellError
-from torchproof.lock import LayerName, Lock, LockedWheel
+from torchproof.model.lock import LayerName, Lock, LockedWheel
 from torchproof.plan import PREFIX, Plan
 
 LARGE: Final = 4_000_000

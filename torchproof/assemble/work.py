@@ -22,7 +22,7 @@ from torchproof.assemble.recipes import MOST_LAYERS, Recipe, recipes
 from torchproof.assemble.wheelfile import open_wheel
 from torchproof.imageconfig import image_config
 from torchproof.index import WHEELHOUSE, WheelStore
-from torchproof.lock import LayerName, Lock, LockedWheel, canonical_json
+from torchproof.model.lock import LayerName, Lock, LockedWheel, canonical_json
 from torchproof.plan import PREFIX, Plan
 from torchproof.untouched import State, is_marked, state_of
 

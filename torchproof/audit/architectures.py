@@ -15,7 +15,7 @@ from torchproof.facts import load_facts
 from torchproof.fatbin import sort_architectures
 from torchproof.gpus import gpu_table
 from torchproof.hosts import HostAnswer, HostRule, ImageNeeds, parse_driver, will_it_run
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 TORCH_CODE: Final = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 """torch's own kernels: what these lack, torch lacks."""

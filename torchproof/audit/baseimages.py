@@ -16,7 +16,7 @@ from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.stages import stages
 from torchproof.audit.texts import shell_uses
 from torchproof.audit.words import option_values
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 
 def floating(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from typing import Final
 from torchproof.audit.facts import ImageFacts, Subject
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.starting import prefix_of, which
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 C_COMPILERS: Final = ("cc", "gcc", "clang")
 CXX_COMPILERS: Final = ("c++", "g++", "clang++")

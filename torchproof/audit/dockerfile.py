@@ -15,7 +15,7 @@ from torchproof.audit.install import TORCH_FAMILY, Install, requirement
 from torchproof.audit.installs import installs
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.texts import dockerfile_of, shell_uses
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 CUDA_PACKAGES = re.compile(r"^(libcudnn|libnccl|cuda-|libcublas|tensorrt|libnvinfer|nvidia-)")
 

@@ -17,7 +17,7 @@ from torchproof.audit.shell import Command
 from torchproof.audit.stages import stages
 from torchproof.audit.texts import run_commands
 from torchproof.audit.words import expand
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 VOLATILE = re.compile(
     r"(^|_)(DATE|TIMESTAMP|TIME|SHA|SHA1|COMMIT|REVISION|VCS_REF|GIT_REF|BUILD_ID|BUILD_NUMBER|"

@@ -12,7 +12,7 @@ from torchproof.audit.references import known_environment
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.stages import stages
 from torchproof.audit.texts import dockerfile_of
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 PYTHON_FOLDERS = re.compile(
     r"(^|/)([\w.-]*venv[\w.-]*|conda|miniconda\d*|mambaforge|\w*python\w*)/bin$"

@@ -17,7 +17,7 @@ from torchproof.errors import InputError
 from torchproof.facts import load_facts
 from torchproof.gpus import gpu_table
 from torchproof.hosts import Fit, HostRule, parse_driver
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 DRIVER_CONF: Final = "nvidia.conf"
 """The file in ld.so.conf.d that names the driver's directories, where the base has one."""

@@ -13,7 +13,7 @@ from torchproof.audit.facts import ImageFacts, Subject
 from torchproof.audit.loader import owners
 from torchproof.audit.process import SITE
 from torchproof.audit.rules import Rule, rules_of
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 MAJOR: Final = re.compile(r"^(nvidia-[\w-]+?)-cu(\d+)$")
 WATCHED: Final = ("libnccl.so", "libcudnn.so", "libcublas.so", "libcudart.so")

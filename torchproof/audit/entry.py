@@ -18,7 +18,7 @@ from torchproof.audit.starting import (
     shebang,
     which,
 )
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 PROGRAMS: Final = ("python", "python3", "torchrun")
 PLAIN_ENTRY: Final = frozenset({"tini", "dumb-init", "python", "python3", "torchrun", "sh", "bash"})

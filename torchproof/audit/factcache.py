@@ -20,7 +20,7 @@ from torchproof.audit.elf import ElfFacts, Symbol
 from torchproof.audit.facts import Detail, FileEntry, FileKind
 from torchproof.audit.layers import LayerScan
 from torchproof.index import cache_dir
-from torchproof.results import Finding, Level
+from torchproof.model.results import Finding, Level
 
 
 def code_version() -> str:

@@ -16,9 +16,9 @@ from torchproof.audit.distributions import Distribution, find_distributions
 
 if TYPE_CHECKING:
     from torchproof.audit.elf import ElfFacts
-    from torchproof.cell import Cell
-    from torchproof.lock import Lock
-    from torchproof.results import Finding
+    from torchproof.model.cell import Cell
+    from torchproof.model.lock import Lock
+    from torchproof.model.results import Finding
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from torchproof.audit.torchindex import (
 )
 from torchproof.audit.words import expand, option_values
 from torchproof.facts import Facts, cuda_version, load_facts
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 _COMPUTED = re.compile(r"\$\(|`|\$\{\w+(//|/|%|#|:\d)")
 """Command substitution, or a parameter expansion that edits the text."""

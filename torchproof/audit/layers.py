@@ -27,7 +27,7 @@ from torchproof.audit.directory import read_file, walk
 from torchproof.audit.facts import NOTHING, Detail, FileEntry, FileKind
 from torchproof.audit.inspect import inspect, wanted
 from torchproof.errors import HostError
-from torchproof.results import Finding, Level
+from torchproof.model.results import Finding, Level
 
 UNPACKING: Final[type[Exception]] = isal_zlib.error  # type: ignore[assignment]
 WHITEOUT: Final = ".wh."

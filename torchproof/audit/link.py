@@ -11,7 +11,7 @@ from torchproof.audit.facts import ImageFacts, Subject
 from torchproof.audit.loader import DRIVER_LIBRARIES, Loaded, Loader, Process, owners
 from torchproof.audit.process import Root, Unresolved, roots, torch_process, unresolved
 from torchproof.audit.rules import Rule
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 SHOWN: Final = 3
 """Names spelled out in a message; the rest are counted."""

@@ -14,7 +14,7 @@ from torchproof.audit.requirements import MACHINES, requirements, version_of
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.facts import load_facts
 from torchproof.index import PYPI
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 NOT_LOCKED: Final = frozenset({"pip", "setuptools", "wheel", "uv"})
 COMPANIONS: Final = ("torchvision", "torchaudio")

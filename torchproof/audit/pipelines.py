@@ -13,7 +13,7 @@ from torchproof.audit.references import parse_reference
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.texts import ShellUse, TextKind, kind_of, shell_uses, yaml_of
 from torchproof.audit.words import expand, option_values
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 ENGINES: Final = frozenset({"docker", "podman", "nerdctl", "buildah"})
 LISTING: Final = re.compile(

@@ -16,7 +16,7 @@ from torchproof.audit.launches import (
 )
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.texts import yaml_of
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 DEFAULT_SHM = "64 MiB, the default of /dev/shm"
 ENOUGH_SHM = 1 << 30

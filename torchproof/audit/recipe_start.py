@@ -14,7 +14,7 @@ from torchproof.audit.references import parse_reference
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.texts import TextKind, kind_of, shell_uses
 from torchproof.audit.words import option_values
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 
 def rendezvous(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:

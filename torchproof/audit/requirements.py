@@ -15,7 +15,7 @@ from torchproof.audit.distributions import Distribution
 from torchproof.audit.facts import ImageFacts, Subject
 from torchproof.audit.process import SITE, interpreter
 from torchproof.audit.rules import Rule
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 MACHINES: Final = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 """Platforms of images → what the kernel calls the machine."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchproof.results import Finding, Level
+from torchproof.model.results import Finding, Level
 
 if TYPE_CHECKING:
     from torchproof.audit.facts import ImageFacts

@@ -13,8 +13,8 @@ from torchproof.audit.registry import RULES
 from torchproof.audit.rules import evaluate
 from torchproof.audit.wheels import open_wheels
 from torchproof.hosts import DeclaredHost
-from torchproof.lock import Lock
-from torchproof.results import Built, Finding
+from torchproof.model.lock import Lock
+from torchproof.model.results import Built, Finding
 
 OF_WHEELS: Final = ("link", "duplicates", "pins", "architectures", "driver", "size")
 """Families that wheels alone can break: the others look at the system and at how it is started."""

@@ -9,7 +9,7 @@ from torchproof.audit.registry import RULES
 from torchproof.audit.rules import evaluate
 from torchproof.audit.texts import TextKind, collect, kind_of
 from torchproof.errors import InputError
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 
 def audit_texts(place: Path) -> list[Finding]:

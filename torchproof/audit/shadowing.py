@@ -10,7 +10,7 @@ from typing import Final
 from torchproof.audit.facts import FileKind, ImageFacts
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.starting import image_user
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 MODULES: Final = (
     *("torch", "torchvision", "torchaudio", "triton", "numpy", "functorch", "torchgen", "nvidia"),

@@ -10,8 +10,8 @@ from typing import Final
 
 from torchproof.audit.facts import FileKind, ImageFacts, Subject
 from torchproof.audit.rules import Rule, rules_of
-from torchproof.lock import LayerName
-from torchproof.results import Finding
+from torchproof.model.lock import LayerName
+from torchproof.model.results import Finding
 
 GB: Final = 10**9
 GROWTH: Final = 0.10

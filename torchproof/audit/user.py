@@ -14,7 +14,7 @@ from torchproof._yaml import load_yaml
 from torchproof.audit.facts import FileKind, ImageFacts
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.audit.starting import RANDOM, User, closed_to, image_user
-from torchproof.results import Finding
+from torchproof.model.results import Finding
 
 CACHES: Final = (
     *("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME"),

@@ -28,7 +28,7 @@ from torchproof.audit.inspect import inspect, wanted
 from torchproof.audit.layers import CHUNK, IN_MEMORY, UNPACKING, LayerScan, merge, problem
 from torchproof.download import sha256_of
 from torchproof.errors import IntegrityError, TorchproofError
-from torchproof.lock import Lock, LockedWheel
+from torchproof.model.lock import Lock, LockedWheel
 from torchproof.plan import PREFIX
 
 LARGEST_WHEEL: Final = 16 << 30

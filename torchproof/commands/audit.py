@@ -18,11 +18,11 @@ from torchproof.engines.docker import REPOSITORY
 from torchproof.errors import Exit, HostError, InputError
 from torchproof.facts import load_facts
 from torchproof.index import WheelStore, cache_dir
-from torchproof.lock import Lock
-from torchproof.lockfile import lock_path, read_lock
 from torchproof.matrix import DEFAULT, load_matrix, match_ids
 from torchproof.matrixmodel import Matrix
-from torchproof.results import Finding, Level
+from torchproof.model.lock import Lock
+from torchproof.model.lock_file import lock_path, read_lock
+from torchproof.model.results import Finding, Level
 from torchproof.survey import indexes_of, survey
 
 Target = Annotated[

@@ -11,8 +11,8 @@ from torchproof.commands.options import MatrixFile, Only
 from torchproof.errors import Exit
 from torchproof.facts import load_facts
 from torchproof.generating import changes, stale_folders, write_files
-from torchproof.lockfile import lock_path, read_lock
 from torchproof.matrix import DEFAULT, expand, load_matrix, match_ids
+from torchproof.model.lock_file import lock_path, read_lock
 
 
 def run(

@@ -14,8 +14,8 @@ from torchproof.facts import load_facts
 from torchproof.index import WheelStore, cache_dir
 from torchproof.locking import Locked, lock_cells
 from torchproof.matrix import DEFAULT, load_matrix, match_ids
+from torchproof.model.results import State
 from torchproof.resolve import Resolver
-from torchproof.results import State
 from torchproof.survey import Surveyed, indexes_of, survey
 
 

@@ -14,6 +14,7 @@ from torchproof.errors import Exit
 from torchproof.facts import load_facts
 from torchproof.index import WheelStore, cache_dir
 from torchproof.matrix import DEFAULT, load_matrix, match_ids
+from torchproof.model.results import State
 from torchproof.pipeline import Pipeline, Setting
 from torchproof.probing.script import load_probes, select_probes
 from torchproof.publish.reuse import open_ledger
@@ -21,7 +22,6 @@ from torchproof.publish.signing import load_verifying_key
 from torchproof.publish.verification import Trust
 from torchproof.report import summary
 from torchproof.report.models import ReportModel
-from torchproof.results import State
 from torchproof.survey import indexes_of, survey
 
 

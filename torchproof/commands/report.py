@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from torchproof.errors import Exit
+from torchproof.model.results import State
 from torchproof.report import merge, read_report, summary, write_reports
 from torchproof.report.logs import gather_logs
 from torchproof.report.text import uncounted
-from torchproof.results import State
 
 
 def run(

@@ -19,9 +19,9 @@ from torchproof.assemble.layout import LayoutDestination, as_tar
 from torchproof.engines import Engine, RunResult, RunSpec
 from torchproof.errors import HostError
 from torchproof.index import WheelStore
-from torchproof.lock import Lock
+from torchproof.model.lock import Lock
+from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
 from torchproof.plan import Plan
-from torchproof.results import Built, Host, ImageLayer, SubjectKind
 
 LAYOUTS = Path("build/oci")
 """Where layouts lie, one folder a cell."""

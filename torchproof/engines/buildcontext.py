@@ -10,7 +10,7 @@ from pathlib import Path
 from torchproof.dockerfile import WHEELHOUSE
 from torchproof.errors import CellError, DriftError
 from torchproof.installing import IndexUrls, ca_bundle, installer_index, pip_config, uv_config
-from torchproof.lock import Lock
+from torchproof.model.lock import Lock
 
 NETWORK = "TORCHPROOF_BUILD_NETWORK"
 """`host`, `default` or `auto`: the network of a build. `auto` is host for an index on loopback."""

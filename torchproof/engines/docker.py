@@ -43,10 +43,10 @@ from torchproof.installing import (
     index_urls,
     install_failure,
 )
-from torchproof.lock import LayerName, Lock
+from torchproof.model.lock import LayerName, Lock
+from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
 from torchproof.nvml import read_gpus
 from torchproof.plan import Plan
-from torchproof.results import Built, Host, ImageLayer, SubjectKind
 from torchproof.uv import redact
 
 REPOSITORY = "localhost/torchproof/cell"

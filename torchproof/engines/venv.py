@@ -30,10 +30,10 @@ from torchproof.engines.processes import run_logged, stop_all
 from torchproof.errors import CellError, HostError
 from torchproof.index import WHEELHOUSE, Indexes
 from torchproof.installing import index_urls, install_environment, install_failure
-from torchproof.lock import Lock
+from torchproof.model.lock import Lock
+from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
 from torchproof.nvml import read_gpus, visible
 from torchproof.plan import Layer, Plan
-from torchproof.results import Built, Host, ImageLayer, SubjectKind
 
 MARKER = "torchproof.json"
 """Written last: an environment without it is not finished."""

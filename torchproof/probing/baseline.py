@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from torchproof._yaml import load_yaml
 from torchproof.errors import InputError
-from torchproof.results import Outcome, ProbeResult
+from torchproof.model.results import Outcome, ProbeResult
 
 HEADER = "# Bandwidths that later runs are judged by. Written by `probe --record-baseline`.\n"
 

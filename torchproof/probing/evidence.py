@@ -8,15 +8,15 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from torchproof.cell import Cell
 from torchproof.errors import Exit
+from torchproof.model.cell import Cell
+from torchproof.model.results import Outcome, ProbeResult
 from torchproof.probing.baseline import judge
 from torchproof.probing.script import suite_hash
 from torchproof.probing.store import read_results
 from torchproof.probing.subjects import Subject
 from torchproof.report.convert import make_report, report_cell
 from torchproof.report.models import CellModel
-from torchproof.results import Outcome, ProbeResult
 from torchproof.verdict import Policy, RequiredProbe, decide
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from torchproof._process import run_command
 from torchproof.engines import RunResult, RunSpec
 from torchproof.errors import CellError, HostError
+from torchproof.model.results import Built, Host, SubjectKind
 from torchproof.nvml import read_gpus, visible
-from torchproof.results import Built, Host, SubjectKind
 
 DESCRIBE = """
 import importlib.metadata, json, sys

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchproof.engines import RunResult
+from torchproof.model.results import Host, Outcome, ProbeResult
 from torchproof.probing.diagnosis import by_code, diagnose
 from torchproof.probing.script import Probe
-from torchproof.results import Host, Outcome, ProbeResult
 
 HANGS = frozenset({"hang", "timeout", "collective_timeout"})
 """Codes by which a script says that it ended a hang itself."""

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from torchproof.errors import TorchproofError
+from torchproof.model.results import Outcome, ProbeResult
 from torchproof.probing.run import Trial, open_trial, run_probe
 from torchproof.probing.script import BLOCK, Probe, read_probes
 from torchproof.probing.subjects import Choice, find_subjects
-from torchproof.results import Outcome, ProbeResult
 
 
 class ProbeFailedError(Exception):

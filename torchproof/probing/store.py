@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from torchproof.results import Gpu, Host, Outcome, ProbeResult
+from torchproof.model.results import Gpu, Host, Outcome, ProbeResult
 
 FINAL = frozenset({Outcome.PASS, Outcome.SKIP})
 """Outcomes that need not be tried again under the same key."""

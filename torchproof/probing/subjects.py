@@ -9,16 +9,16 @@ from torchproof.engines.select import choose
 from torchproof.errors import HostError, InputError
 from torchproof.facts import load_facts
 from torchproof.index import Indexes
-from torchproof.lock import Lock
-from torchproof.lockfile import lock_path, read_lock
 from torchproof.matrix import expand, load_matrix, select
 from torchproof.matrixmodel import Matrix
+from torchproof.model.lock import Lock
+from torchproof.model.lock_file import lock_path, read_lock
+from torchproof.model.results import Built
 from torchproof.plan import make_plan
 from torchproof.probing.baseline import Baseline, read_baseline
 from torchproof.probing.hostpython import HostPython
 from torchproof.probing.run import Runner, RunOptions
 from torchproof.probing.script import Probe, load_probes, select_probes
-from torchproof.results import Built
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from torchproof.errors import InputError
+from torchproof.model.results import Outcome, State
 from torchproof.publish.statement import HostRead, PredicateModel, ProbeRead
-from torchproof.results import Outcome, State
 
 _KINDS = ("probe", "verdict", "suite", "cell")
 

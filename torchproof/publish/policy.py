@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from torchproof.model.results import Level, Outcome, State
 from torchproof.report.models import CellModel, FindingModel
-from torchproof.results import Level, Outcome, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

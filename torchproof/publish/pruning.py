@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from torchproof.errors import RegistryError
+from torchproof.model.results import State
 from torchproof.publish.evidence import CREATED, VERDICT, is_proof_tag, listed, subject_of_tag
 from torchproof.publish.tags import (
     is_moving,
@@ -16,7 +17,6 @@ from torchproof.publish.tags import (
     parse_immutable,
 )
 from torchproof.registry import DOCKER_MANIFEST_LIST, OCI_INDEX, Registry
-from torchproof.results import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchproof.errors import CellError, HostError, InputError, TorchproofError
-from torchproof.lock import Lock
-from torchproof.lockfile import lock_path, read_lock
+from torchproof.model.lock import Lock
+from torchproof.model.lock_file import lock_path, read_lock
+from torchproof.model.results import State
 from torchproof.publish import evidence
 from torchproof.publish.content import Packed, push_content
 from torchproof.publish.evidence import BUNDLE_TYPE, Piece
@@ -34,7 +35,6 @@ from torchproof.publish.tags import (
 )
 from torchproof.registry import Descriptor, Registry, sha256_digest
 from torchproof.report.models import CellModel, ReportModel
-from torchproof.results import State
 
 Say = Callable[[str, str], None]
 """Told of each step: the cell's id (empty for the run itself) and what happened."""

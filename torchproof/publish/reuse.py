@@ -13,8 +13,9 @@ import docker.errors
 
 from torchproof.engines.docker import REPOSITORY
 from torchproof.errors import TorchproofError
-from torchproof.lock import Lock
 from torchproof.matrixmodel import Matrix
+from torchproof.model.lock import Lock
+from torchproof.model.results import Gpu, Host, ProbeResult
 from torchproof.plan import make_plan
 from torchproof.probing.run import Trial
 from torchproof.publish.skip import Ledger, PublishedImage
@@ -22,7 +23,6 @@ from torchproof.publish.statement import ProbeRead
 from torchproof.publish.verification import Trust
 from torchproof.registry import Reference, Registry
 from torchproof.registry.transport import Patience
-from torchproof.results import Gpu, Host, ProbeResult
 
 _SHORT = Patience(attempts=2)
 

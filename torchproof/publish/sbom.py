@@ -12,7 +12,7 @@ from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
-from torchproof.lock import Lock
+from torchproof.model.lock import Lock
 from torchproof.publish.images import Image
 from torchproof.publish.inside import Inside
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from torchproof.errors import TorchproofError
 from torchproof.imageconfig import PLAN_LABEL
-from torchproof.lock import Lock
+from torchproof.model.lock import Lock
+from torchproof.model.results import Outcome
 from torchproof.plan import Plan
 from torchproof.publish.covers import Requirement
 from torchproof.publish.images import from_registry
@@ -18,7 +19,6 @@ from torchproof.publish.statement import ProbeRead
 from torchproof.publish.tags import immutable_tag
 from torchproof.publish.verification import Proof, Trust, verify
 from torchproof.registry import Reference, Registry
-from torchproof.results import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from torchproof.errors import EvidenceError
-from torchproof.lock import canonical_json
+from torchproof.model.lock import canonical_json
+from torchproof.model.results import Outcome, State
 from torchproof.report.models import CellModel, ReportModel
-from torchproof.results import Outcome, State
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:torchproof:evidence:v1"

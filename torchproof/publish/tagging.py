@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torchproof.errors import CellError, RegistryError
+from torchproof.model.results import State
 from torchproof.publish.evidence import CREATED, VERDICT, listed
 from torchproof.publish.storing import put_manifest
 from torchproof.publish.tags import (
@@ -26,7 +27,6 @@ from torchproof.publish.tags import (
     parse_immutable,
 )
 from torchproof.registry import Registry
-from torchproof.results import State
 
 SETTLE = 2.0
 """Seconds to let another publisher of the same immutable tag finish."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torchproof.errors import EvidenceError, InputError, TorchproofError
+from torchproof.model.results import State
 from torchproof.publish.covers import Requirement, uncovered
 from torchproof.publish.evidence import (
     BUNDLE_TYPE,
@@ -32,7 +33,6 @@ from torchproof.publish.signing import (
 from torchproof.publish.statement import StatementModel, names_subject, read_statement
 from torchproof.publish.tags import is_ours, parse_content
 from torchproof.registry import DOCKER_MANIFEST_LIST, OCI_INDEX, Reference, Registry, sha256_digest
-from torchproof.results import State
 
 
 class Part(StrEnum):

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from torchproof.cell import Cell
 from torchproof.hosts import HostRow
-from torchproof.lock import Lock
+from torchproof.model.cell import Cell
+from torchproof.model.lock import Lock
+from torchproof.model.results import (
+    Built,
+    Evidence,
+    Finding,
+    Gpu,
+    Host,
+    NotTried,
+    ProbeResult,
+    SubjectKind,
+    Verdict,
+)
 from torchproof.report.models import (
     AnswerModel,
     BuildModel,
@@ -29,17 +40,6 @@ from torchproof.report.models import (
     SharingModel,
 )
 from torchproof.report.order import order_cells, order_hosts
-from torchproof.results import (
-    Built,
-    Evidence,
-    Finding,
-    Gpu,
-    Host,
-    NotTried,
-    ProbeResult,
-    SubjectKind,
-    Verdict,
-)
 from torchproof.verdict import Policy, RequiredProbe
 
 

@@ -16,9 +16,9 @@ from urllib.parse import quote, urlsplit
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from torchproof.model.results import State, SubjectKind
 from torchproof.report import words
 from torchproof.report.models import CellModel, ReportModel
-from torchproof.results import State, SubjectKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

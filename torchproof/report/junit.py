@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as Xml
 
+from torchproof.model.results import Level, Outcome, State
 from torchproof.report import words
 from torchproof.report.convert import policy_of
 from torchproof.report.models import CellModel, FindingModel, ProbeModel, ReportModel
-from torchproof.results import Level, Outcome, State
 
 
 def render_junit(report: ReportModel) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from torchproof.model.results import NotTried, Outcome, State, SubjectKind
 from torchproof.report import words
 from torchproof.report.convert import evidence_of, policy_of, sharing
 from torchproof.report.models import (
@@ -28,7 +29,6 @@ from torchproof.report.order import (
     order_machines,
     unique,
 )
-from torchproof.results import NotTried, Outcome, State, SubjectKind
 from torchproof.verdict import judge
 
 _TRIED = frozenset({State.VERIFIED, State.FAILED, State.UNPROVEN})

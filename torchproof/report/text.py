@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tabulate import tabulate
 
+from torchproof.model.results import Level, Outcome, State, SubjectKind
 from torchproof.report import words
 from torchproof.report.models import CellModel, ReportModel
-from torchproof.results import Level, Outcome, State, SubjectKind
 
 MARKS = {
     State.VERIFIED: "✔",

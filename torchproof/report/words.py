@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from torchproof.hosts import Fit
+from torchproof.model.results import Level, Outcome, State
 from torchproof.report.models import HostModel
-from torchproof.results import Level, Outcome, State
 
 VERDICTS: Mapping[State, str] = {
     State.VERIFIED: "Every required audit and probe passed, on this digest.",

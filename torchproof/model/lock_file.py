@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from torchproof._yaml import load_yaml
 from torchproof.errors import HostError, InputError
-from torchproof.lock import Lock
+from torchproof.model.lock import Lock
 
 IMAGES = Path("images")
 """Folder of the cells, below the working directory."""
