@@ -25,10 +25,10 @@ from packaging.version import Version
 
 from torchproof._yaml import load_yaml
 from torchproof.errors import CellError, HostError, InputError
-from torchproof.facts import load_facts
 from torchproof.index import PYPI, Indexes
 from torchproof.remotezip import UNKNOWN, PartialWheel, RangeFile
 from torchproof.simple import TIMEOUT, fetch_page
+from torchproof.upstream.facts import load_facts
 from torchproof.uv import Resolved, Target, WheelFile, compile_requirements, configured_index
 
 TORCH_MEMBER: Final = "torch/lib/libtorch_cuda.so"
@@ -193,7 +193,7 @@ def _pip_default() -> str:
 
 def _compiled(torch: str, cuda: str) -> str | None:
     """Return the cuDNN that a build was compiled against; None if it is not known."""
-    file = resources.files("torchproof.facts") / "compiled.yaml"
+    file = resources.files("torchproof.upstream") / "data" / "compiled.yaml"
     known: dict[str, Any] = load_yaml(file.read_text(encoding="utf-8"))["cudnn"]
     found = known.get(f"{torch}+{cuda}")
     return str(found) if found else None

@@ -14,7 +14,7 @@ from torchproof.index import PYPI, Indexes
 from torchproof.matrixmodel import Matrix
 from torchproof.resolve import CUDART
 from torchproof.simple import TIMEOUT, fetch_page
-from torchproof.upstream import Live, Offer
+from torchproof.upstream.availability import Live, Offer
 from torchproof.uv import Resolved, Target, WheelFile, compile_requirements
 
 _PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}

@@ -13,13 +13,13 @@ from packaging.utils import canonicalize_name
 
 from torchproof.download import sha256_of
 from torchproof.errors import TorchproofError
-from torchproof.facts import Facts
 from torchproof.index import WHEELHOUSE
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock
 from torchproof.model.lock_file import IMAGES, lock_path, read_lock, write_lock
 from torchproof.resolve import Resolver
 from torchproof.survey import Surveyed
+from torchproof.upstream.facts import Facts
 from torchproof.wheelhouse import wheelhouse_torch
 
 

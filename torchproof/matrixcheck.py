@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from torchproof._yaml import Location
 from torchproof.errors import InputError
-from torchproof.gpus import gpu_table
 from torchproof.matrixerrors import did_you_mean
 from torchproof.matrixmodel import Matrix
+from torchproof.upstream.gpus import gpu_table
 
 MANY = 40
 """Names beyond which a list is told by its families."""

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from torchproof._yaml import Document, Location
-from torchproof.facts import Facts, minor_of
+from torchproof.upstream.facts import Facts, minor_of
 
 Platform = Literal["linux/amd64", "linux/arm64"]
 Torch = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")]

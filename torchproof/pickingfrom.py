@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from torchproof.errors import InputError
-from torchproof.facts import Facts
-from torchproof.hosts import ImageNeeds
 from torchproof.matrix import expand, load_matrix
 from torchproof.model.cell import Cell
 from torchproof.model.lock_file import IMAGES, lock_path, read_lock
@@ -14,7 +12,9 @@ from torchproof.model.results import NotTried, State
 from torchproof.picking import Candidate
 from torchproof.report.files import REPORT, read_report
 from torchproof.report.models import CellModel
-from torchproof.upstream import judge
+from torchproof.upstream.availability import judge
+from torchproof.upstream.driver_rules import ImageNeeds
+from torchproof.upstream.facts import Facts
 
 
 def candidates(

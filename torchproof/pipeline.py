@@ -19,10 +19,7 @@ from torchproof.building import BuildResult, build_cells
 from torchproof.cellrun import CellRun, Judging, described, verdict_of
 from torchproof.engines import Engine
 from torchproof.errors import CellError, InputError, TorchproofError
-from torchproof.facts import Facts
 from torchproof.generating import write_files
-from torchproof.gpus import gpu_table
-from torchproof.hosts import ImageNeeds, host_table
 from torchproof.index import Indexes, WheelStore
 from torchproof.locking import Locked, lock_cells
 from torchproof.matrixmodel import Matrix
@@ -37,6 +34,9 @@ from torchproof.report import make_report, read_report, report_hosts, write_repo
 from torchproof.report.models import ReportModel
 from torchproof.resolve import Resolver
 from torchproof.survey import Surveyed
+from torchproof.upstream.driver_rules import ImageNeeds, host_table
+from torchproof.upstream.facts import Facts
+from torchproof.upstream.gpus import gpu_table
 from torchproof.verdict import Policy, RequiredProbe, audit_errors
 
 

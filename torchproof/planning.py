@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchproof.errors import InputError
-from torchproof.facts import Facts
 from torchproof.locking import departs
 from torchproof.model.cell import Cell
 from torchproof.model.lock import Lock
@@ -15,6 +14,7 @@ from torchproof.model.lock_file import IMAGES, lock_path, read_lock
 from torchproof.model.results import State
 from torchproof.plan import Layer, make_plan
 from torchproof.survey import Surveyed
+from torchproof.upstream.facts import Facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

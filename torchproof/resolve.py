@@ -12,11 +12,11 @@ from packaging.version import Version
 
 from torchproof.download import sha256_of
 from torchproof.errors import CellError, IntegrityError
-from torchproof.facts import Facts
 from torchproof.index import PYPI, WHEELHOUSE, Indexes, WheelStore
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel, Override
 from torchproof.tags import target_tags
+from torchproof.upstream.facts import Facts
 from torchproof.uv import Resolved, Target, WheelFile, compile_requirements
 from torchproof.wheelhouse import wheelhouse_torch
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from torchproof.audit.registry import RULES
-from torchproof.facts import Facts
 from torchproof.index import Indexes
 from torchproof.live import look
 from torchproof.matrix import Request, expand
@@ -14,7 +13,8 @@ from torchproof.matrixmodel import Matrix
 from torchproof.model.cell import Cell
 from torchproof.model.results import NotTried, State
 from torchproof.probing.script import load_probes
-from torchproof.upstream import Availability, Live, judge
+from torchproof.upstream.availability import Availability, Live, judge
+from torchproof.upstream.facts import Facts
 from torchproof.wheelhouse import wheelhouse_torch
 
 

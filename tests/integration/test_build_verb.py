@@ -19,10 +19,10 @@ from tests.integration.needs import needs
 from tests.integration.registries import running_registry
 from torchproof.building import build_cells
 from torchproof.engines.docker import DockerEngine
-from torchproof.facts import load_facts
 from torchproof.index import cache_dir
 from torchproof.model.lock import LayerName
 from torchproof.registry import Registry
+from torchproof.upstream.facts import load_facts
 
 BUILD = Path(__file__).parents[2] / "build.py"
 CELL = "2.9.1-cu128-py311"

@@ -13,7 +13,6 @@ import yaml
 
 from tests.fakeindex import FakeIndex, Fault, make_torch, published_wheels
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
-from torchproof.facts import Build, load_facts
 from torchproof.index import WheelStore
 from torchproof.locking import Locked, lock_cells
 from torchproof.matrix import load_matrix
@@ -21,6 +20,7 @@ from torchproof.model.lock import Lock
 from torchproof.model.results import State
 from torchproof.resolve import Resolver
 from torchproof.survey import Surveyed, indexes_of, survey
+from torchproof.upstream.facts import Build, load_facts
 
 FACTS = load_facts()
 CUDAS = ["cu118", "cu121", "cu126", "cu128", "cu130"]

@@ -17,7 +17,7 @@ import yaml
 
 from tests.fakeindex import FakeIndex, Fault, published_wheels
 from torchproof.cli import main
-from torchproof.facts import load_facts
+from torchproof.upstream.facts import load_facts
 
 ROOT = Path(__file__).parents[2]
 CUDAS = ["cu118", "cu121", "cu126", "cu128", "cu130"]

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.integration.needs import needs
-from torchproof.facts import load_facts
 from torchproof.index import Indexes, WheelStore
 from torchproof.matrix import expand, load_matrix
 from torchproof.model.lock import LayerName
 from torchproof.model.lock_file import read_lock
 from torchproof.resolve import Resolver
+from torchproof.upstream.facts import load_facts
 
 pytestmark = needs("network")
 

@@ -15,7 +15,7 @@ from tests.fakeindex import FakeIndex, make_torch, published_wheels
 from tests.integration.needs import needs
 from torchproof.cli import main
 from torchproof.engines import docker as engine_module
-from torchproof.facts import Build, load_facts
+from torchproof.upstream.facts import Build, load_facts
 
 FACTS = load_facts()
 CELLS = {

@@ -24,9 +24,9 @@ from tests.fakeindex import FakeIndex, Fault, make_torch, published_wheels
 from tests.integration.fixtures_engine import image_names
 from tests.integration.needs import needs
 from tests.integration.test_index_cells import CUDAS, PUBLISHED
-from torchproof.facts import Build, load_facts
 from torchproof.index import cache_dir
 from torchproof.report.models import SCHEMA_FILE
+from torchproof.upstream.facts import Build, load_facts
 
 pytestmark = needs("network")  # the images' own installer comes from the package index
 

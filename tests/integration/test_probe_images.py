@@ -13,7 +13,6 @@ from torchproof.assemble.cell import image_name
 from torchproof.engines import Engine, RunResult, RunSpec
 from torchproof.engines.assembling import AssemblingEngine
 from torchproof.engines.docker import DockerEngine
-from torchproof.facts import load_facts
 from torchproof.index import Indexes, WheelStore, cache_dir
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
@@ -21,6 +20,7 @@ from torchproof.model.results import Built, Host, Outcome, ProbeResult
 from torchproof.plan import make_plan
 from torchproof.probing.run import open_trial, run_probes
 from torchproof.probing.script import PROBES, load_probes, select_probes
+from torchproof.upstream.facts import load_facts
 
 pytestmark = [needs("docker"), needs("bootstrap"), needs("network"), pytest.mark.real_torch]
 CELL = "2.7.1-cu126-py311"

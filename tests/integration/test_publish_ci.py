@@ -13,8 +13,8 @@ import pytest
 from tests.fakeindex import FakeIndex, published_wheels
 from tests.integration.needs import needs
 from tests.integration.test_matrix import NO_TORCH, Desk
-from torchproof.facts import load_facts
 from torchproof.index import cache_dir
+from torchproof.upstream.facts import load_facts
 
 pytestmark = needs("network")
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from torchproof.errors import CellError, IndexUnreachableError
-from torchproof.hosts import Fit, HostRule
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel, Override
 from torchproof.model.results import (
@@ -24,6 +23,7 @@ from torchproof.model.results import (
 )
 from torchproof.report.convert import make_report, report_cell
 from torchproof.report.models import AnswerModel, CellModel, DeclaredHostModel, ReportModel
+from torchproof.upstream.driver_rules import Fit, HostRule
 from torchproof.verdict import Policy, RequiredProbe, decide, from_error
 
 AT = "2026-11-30T09:41:07Z"

@@ -22,13 +22,13 @@ from torchproof.audit.facts import ImageFacts, RunConfig, Subject
 from torchproof.audit.rules import Rule, evaluate
 from torchproof.building import bytes_needed
 from torchproof.errors import InputError, IntegrityError
-from torchproof.facts import load_facts
 from torchproof.index import check
 from torchproof.matrix import expand, parse_matrix
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.model.results import Evidence, Finding, Host, Judged, Level, State, SubjectKind
 from torchproof.plan import make_plan
+from torchproof.upstream.facts import load_facts
 
 CASES = (
     "shm-k8s-ci-migration",

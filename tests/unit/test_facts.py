@@ -6,12 +6,12 @@ import pytest
 import yaml
 from packaging.version import Version
 
-from torchproof.facts import cuda_version, load_facts
+from torchproof.upstream.facts import cuda_version, load_facts
 
 FACTS = load_facts()
 FILES = [
     file
-    for file in resources.files("torchproof.facts").iterdir()
+    for file in resources.files("torchproof.upstream").joinpath("data").iterdir()
     if file.name in ("upstream.yaml", "drivers.yaml", "indexes.yaml", "bases.yaml")
 ]
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchproof.errors import InputError
-from torchproof.gpus import Forward, best_code, gpu_table
+from torchproof.upstream.gpus import Forward, best_code, gpu_table
 
 TABLE = gpu_table()
 

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from torchproof.errors import InputError
-from torchproof.facts import load_facts
-from torchproof.gpus import gpu_table
-from torchproof.hosts import (
+from torchproof.upstream.driver_rules import (
     Fit,
     HostAnswer,
     HostRule,
@@ -16,6 +14,8 @@ from torchproof.hosts import (
     parse_driver,
     will_it_run,
 )
+from torchproof.upstream.facts import load_facts
+from torchproof.upstream.gpus import gpu_table
 
 FACTS = load_facts()
 TABLE = gpu_table()

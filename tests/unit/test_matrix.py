@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchproof.errors import InputError
-from torchproof.facts import load_facts
 from torchproof.matrix import Request, expand, load_matrix, match_ids, parse_matrix, select
 from torchproof.matrixcheck import check_names
 from torchproof.matrixmodel import Probes
+from torchproof.upstream.facts import load_facts
 
 FACTS = load_facts()
 ROOT = Path(__file__).parents[2]

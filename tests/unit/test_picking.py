@@ -7,11 +7,11 @@ import pytest
 
 from torchproof.cli import main
 from torchproof.errors import InputError
-from torchproof.facts import load_facts
-from torchproof.gpus import gpu_table
-from torchproof.hosts import Fit, ImageNeeds, parse_driver
 from torchproof.model.results import State
 from torchproof.picking import Candidate, Picked, Wish, check_python, check_torch, pick
+from torchproof.upstream.driver_rules import Fit, ImageNeeds, parse_driver
+from torchproof.upstream.facts import load_facts
+from torchproof.upstream.gpus import gpu_table
 
 FACTS = load_facts()
 MATRIX = """\

@@ -6,10 +6,10 @@ import pytest
 
 from tests.fakeindex import make_torch
 from torchproof.errors import CellError
-from torchproof.facts import load_facts
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName
 from torchproof.resolve import best_wheel, layer_of
+from torchproof.upstream.facts import load_facts
 from torchproof.uv import Resolved, WheelFile, parse_pylock, redact
 from torchproof.wheelhouse import wheelhouse_torch
 

@@ -9,8 +9,8 @@ import yaml
 
 from torchproof.commands.schema import run
 from torchproof.errors import DriftError
-from torchproof.facts import load_facts
 from torchproof.matrixmodel import matrix_schema
+from torchproof.upstream.facts import load_facts
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = matrix_schema(load_facts())

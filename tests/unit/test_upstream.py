@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchproof.facts import load_facts
 from torchproof.model.cell import Base, Cell
 from torchproof.model.results import NotTried, State
-from torchproof.nearest import nearest_cells
-from torchproof.upstream import Availability, Live, home_of, judge
+from torchproof.upstream.availability import Availability, Live, home_of, judge
+from torchproof.upstream.facts import load_facts
+from torchproof.upstream.nearest import nearest_cells
 
 FACTS = load_facts()
 

@@ -11,11 +11,17 @@ from torchproof.assemble.prune import serves
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.requirements import MACHINES
 from torchproof.audit.rules import Rule, rules_of
-from torchproof.facts import load_facts
 from torchproof.fatbin import sort_architectures
-from torchproof.gpus import gpu_table
-from torchproof.hosts import HostAnswer, HostRule, ImageNeeds, parse_driver, will_it_run
 from torchproof.model.results import Finding
+from torchproof.upstream.driver_rules import (
+    HostAnswer,
+    HostRule,
+    ImageNeeds,
+    parse_driver,
+    will_it_run,
+)
+from torchproof.upstream.facts import load_facts
+from torchproof.upstream.gpus import gpu_table
 
 TORCH_CODE: Final = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 """torch's own kernels: what these lack, torch lacks."""

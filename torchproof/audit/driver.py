@@ -14,10 +14,10 @@ from torchproof.audit.facts import FileKind, ImageFacts, Subject, TargetHost
 from torchproof.audit.loader import conf_directories
 from torchproof.audit.rules import Rule, rules_of
 from torchproof.errors import InputError
-from torchproof.facts import load_facts
-from torchproof.gpus import gpu_table
-from torchproof.hosts import Fit, HostRule, parse_driver
 from torchproof.model.results import Finding
+from torchproof.upstream.driver_rules import Fit, HostRule, parse_driver
+from torchproof.upstream.facts import load_facts
+from torchproof.upstream.gpus import gpu_table
 
 DRIVER_CONF: Final = "nvidia.conf"
 """The file in ld.so.conf.d that names the driver's directories, where the base has one."""

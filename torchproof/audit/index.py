@@ -24,8 +24,8 @@ from torchproof.audit.torchindex import (
     torch_of,
 )
 from torchproof.audit.words import expand, option_values
-from torchproof.facts import Facts, cuda_version, load_facts
 from torchproof.model.results import Finding
+from torchproof.upstream.facts import Facts, cuda_version, load_facts
 
 _COMPUTED = re.compile(r"\$\(|`|\$\{\w+(//|/|%|#|:\d)")
 """Command substitution, or a parameter expansion that edits the text."""

@@ -12,9 +12,9 @@ from packaging.version import Version
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.requirements import MACHINES, requirements, version_of
 from torchproof.audit.rules import Rule, rules_of
-from torchproof.facts import load_facts
 from torchproof.index import PYPI
 from torchproof.model.results import Finding
+from torchproof.upstream.facts import load_facts
 
 NOT_LOCKED: Final = frozenset({"pip", "setuptools", "wheel", "uv"})
 COMPANIONS: Final = ("torchvision", "torchaudio")

@@ -73,7 +73,7 @@ def parse_reference(text: str) -> Reference | None:
 @cache
 def base_images() -> Mapping[str, Any]:
     """Return the content of facts/base_images.yaml."""
-    file = resources.files("torchproof.facts") / "base_images.yaml"
+    file = resources.files("torchproof.upstream") / "data" / "base_images.yaml"
     data: dict[str, Any] = load_yaml(file.read_text(encoding="utf-8"))
     return data
 

@@ -72,7 +72,7 @@ def markdown() -> str:
 
 def _limits() -> list[str]:
     """Return what files cannot say, from facts/audit_limits.yaml."""
-    file = resources.files("torchproof.facts") / "audit_limits.yaml"
+    file = resources.files("torchproof.upstream") / "data" / "audit_limits.yaml"
     lines = [
         f"- **{item['what']}**: {item['why']}. Instead: {item['instead']}."
         for item in load_yaml(file.read_text(encoding="utf-8"))

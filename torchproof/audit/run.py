@@ -12,9 +12,9 @@ from torchproof.audit.imagefs import open_anything, open_directory, open_layout
 from torchproof.audit.registry import RULES
 from torchproof.audit.rules import evaluate
 from torchproof.audit.wheels import open_wheels
-from torchproof.hosts import DeclaredHost
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built, Finding
+from torchproof.upstream.driver_rules import DeclaredHost
 
 OF_WHEELS: Final = ("link", "duplicates", "pins", "architectures", "driver", "size")
 """Families that wheels alone can break: the others look at the system and at how it is started."""

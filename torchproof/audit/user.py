@@ -27,7 +27,7 @@ ENOUGH: Final = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 @cache
 def user_name_needed_before() -> Version:
     """Return the first torch that does without a user name."""
-    file = resources.files("torchproof.facts") / "torch.yaml"
+    file = resources.files("torchproof.upstream") / "data" / "torch.yaml"
     data = load_yaml(file.read_text(encoding="utf-8"))
     return Version(data["user_name_needed_before"]["version"])
 

@@ -16,7 +16,6 @@ from torchproof.audit.run_texts import audit_texts
 from torchproof.commands.options import AsJson, MatrixFile, Only
 from torchproof.engines.docker import REPOSITORY
 from torchproof.errors import Exit, HostError, InputError
-from torchproof.facts import load_facts
 from torchproof.index import WheelStore, cache_dir
 from torchproof.matrix import DEFAULT, load_matrix, match_ids
 from torchproof.matrixmodel import Matrix
@@ -24,6 +23,7 @@ from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Finding, Level
 from torchproof.survey import indexes_of, survey
+from torchproof.upstream.facts import load_facts
 
 Target = Annotated[
     str | None,

@@ -11,10 +11,10 @@ from rich.console import Console
 from torchproof.commands.options import AsJson, MatrixFile
 from torchproof.compat import Compatibility, Library, Wish, compatible
 from torchproof.errors import InputError
-from torchproof.facts import load_facts
 from torchproof.index import Indexes, cache_dir
 from torchproof.matrix import DEFAULT, load_matrix
 from torchproof.survey import indexes_of
+from torchproof.upstream.facts import load_facts
 
 Torch = Annotated[str, typer.Option("--torch", metavar="VERSION", help="A release, like 2.7.1.")]
 Nccl = Annotated[bool, typer.Option("--nccl", help="Wheels of NCCL.")]

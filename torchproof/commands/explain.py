@@ -10,12 +10,12 @@ from rich.console import Console
 
 from torchproof.commands.options import MatrixFile
 from torchproof.explaining import explain_cell, explain_row
-from torchproof.facts import load_facts
 from torchproof.matrix import DEFAULT, load_matrix, match_ids
 from torchproof.planning import plan_rows
 from torchproof.report import read_report
 from torchproof.report.files import REPORT
 from torchproof.survey import indexes_of, survey
+from torchproof.upstream.facts import load_facts
 
 
 def run(

@@ -11,7 +11,6 @@ from torchproof._progress import Progress
 from torchproof.commands.options import MatrixFile, Only
 from torchproof.engines.select import choose
 from torchproof.errors import Exit
-from torchproof.facts import load_facts
 from torchproof.index import WheelStore, cache_dir
 from torchproof.matrix import DEFAULT, load_matrix, match_ids
 from torchproof.model.results import State
@@ -23,6 +22,7 @@ from torchproof.publish.verification import Trust
 from torchproof.report import summary
 from torchproof.report.models import ReportModel
 from torchproof.survey import indexes_of, survey
+from torchproof.upstream.facts import load_facts
 
 
 def run(

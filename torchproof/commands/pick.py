@@ -11,12 +11,12 @@ from rich.console import Console
 
 from torchproof.commands.options import AsJson, MatrixFile
 from torchproof.errors import Exit
-from torchproof.facts import load_facts
-from torchproof.gpus import gpu_table
-from torchproof.hosts import parse_driver
 from torchproof.matrix import DEFAULT
 from torchproof.picking import Considered, Picked, Wish, check_python, check_torch, pick
 from torchproof.pickingfrom import candidates
+from torchproof.upstream.driver_rules import parse_driver
+from torchproof.upstream.facts import load_facts
+from torchproof.upstream.gpus import gpu_table
 
 Torch = Annotated[
     str, typer.Option("--torch", metavar="VERSION", help="Version of torch: 2.9 or 2.9.1.")

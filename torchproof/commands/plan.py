@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import Console
 
 from torchproof.commands.options import AsJson, MatrixFile, Only
-from torchproof.facts import load_facts
 from torchproof.matrix import DEFAULT, load_matrix, match_ids
 from torchproof.planning import Row, plan_rows
 from torchproof.survey import indexes_of, survey
+from torchproof.upstream.facts import load_facts
 
 
 def run(only: Only = None, as_json: AsJson = False, matrix: MatrixFile = DEFAULT) -> int:

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from torchproof.errors import DriftError
-from torchproof.facts import load_facts
 from torchproof.matrixmodel import matrix_schema
+from torchproof.upstream.facts import load_facts
 
 SCHEMA = Path("matrix.schema.json")
 

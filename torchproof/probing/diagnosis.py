@@ -33,7 +33,7 @@ class Entry:
 @cache
 def table() -> tuple[Entry, ...]:
     """Read the table, in its order: the first row that matches wins."""
-    text = resources.files("torchproof.facts").joinpath("diagnosis.yaml").read_text()
+    text = resources.files("torchproof.upstream").joinpath("data/diagnosis.yaml").read_text()
     return tuple(_entry(row) for row in load_yaml(text)["diagnoses"])
 
 

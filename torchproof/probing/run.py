@@ -11,7 +11,6 @@ from typing import Protocol
 
 from torchproof.engines import RunResult, RunSpec
 from torchproof.errors import HostError, TorchproofError
-from torchproof.facts import load_facts
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built, Gpu, Host, Outcome, ProbeResult, SubjectKind
 from torchproof.plan import PREFIX
@@ -21,6 +20,7 @@ from torchproof.probing.leases import lease
 from torchproof.probing.outcome import interpret
 from torchproof.probing.script import Probe, suite_hash
 from torchproof.probing.store import FINAL, ProbeStore
+from torchproof.upstream.facts import load_facts
 
 INSIDE = "/opt/torchproof/probes"
 """Where the probe scripts appear in a container."""

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from torchproof.engines.select import choose
 from torchproof.errors import HostError, InputError
-from torchproof.facts import load_facts
 from torchproof.index import Indexes
 from torchproof.matrix import expand, load_matrix, select
 from torchproof.matrixmodel import Matrix
@@ -19,6 +18,7 @@ from torchproof.probing.baseline import Baseline, read_baseline
 from torchproof.probing.hostpython import HostPython
 from torchproof.probing.run import Runner, RunOptions
 from torchproof.probing.script import Probe, load_probes, select_probes
+from torchproof.upstream.facts import load_facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

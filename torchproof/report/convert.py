@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from torchproof.hosts import HostRow
 from torchproof.model.cell import Cell
 from torchproof.model.lock import Lock
 from torchproof.model.results import (
@@ -40,6 +39,7 @@ from torchproof.report.models import (
     SharingModel,
 )
 from torchproof.report.order import order_cells, order_hosts
+from torchproof.upstream.driver_rules import HostRow
 from torchproof.verdict import Policy, RequiredProbe
 
 

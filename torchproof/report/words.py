@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from torchproof.hosts import Fit
 from torchproof.model.results import Level, Outcome, State
 from torchproof.report.models import HostModel
+from torchproof.upstream.driver_rules import Fit
 
 VERDICTS: Mapping[State, str] = {
     State.VERIFIED: "Every required audit and probe passed, on this digest.",

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from packaging.version import Version
 
-from torchproof.facts import Facts, cuda_version, minor_of
-from torchproof.gpus import best_code, gpu_table
 from torchproof.model.cell import Cell
+from torchproof.upstream.facts import Facts, cuda_version, minor_of
+from torchproof.upstream.gpus import best_code, gpu_table
 
 
 def nearest_cells(cell: Cell, facts: Facts, *, itself: bool = False) -> tuple[str, ...]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
 
-from torchproof.facts import Build, Facts, Release, cuda_version, minor_of
 from torchproof.index import PYPI, WHEELHOUSE
 from torchproof.model.cell import Cell
 from torchproof.model.results import NotTried, State
-from torchproof.nearest import nearest_cells, nearest_serving, serves
+from torchproof.upstream.facts import Build, Facts, Release, cuda_version, minor_of
+from torchproof.upstream.nearest import nearest_cells, nearest_serving, serves
 
 Offer = tuple[str, str, str, str]
 """torch (public version), CUDA, Python, platform: `("2.9.1", "cu128", "3.11", "linux/amd64")`."""

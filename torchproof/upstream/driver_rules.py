@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from torchproof.errors import InputError
-from torchproof.facts import Facts, cuda_version
-from torchproof.gpus import DeviceCode, Forward, GpuModel, GpuTable, best_code
+from torchproof.upstream.facts import Facts, cuda_version
+from torchproof.upstream.gpus import DeviceCode, Forward, GpuModel, GpuTable, best_code
 
 COMPATIBILITY = "NVIDIA CUDA Compatibility, docs.nvidia.com/deploy/cuda-compatibility"
 GUIDE = "NVIDIA CUDA C++ Programming Guide, binary and PTX compatibility"

@@ -163,7 +163,7 @@ def cuda_version(cuda: str) -> str:
 
 
 def _read(name: str) -> dict[str, Any]:
-    file = resources.files(__name__) / name
+    file = resources.files("torchproof.upstream") / "data" / name
     if not file.is_file():
         return {}
     return load_yaml(file.read_text(encoding="utf-8")) or {}

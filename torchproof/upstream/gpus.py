@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from torchproof.errors import InputError
-from torchproof.facts import load_facts
+from torchproof.upstream.facts import load_facts
 
 _QUALIFIER = re.compile(
     r"\d+gb|sxm\d?|pcie|hbm\d?e?|nvl\d*|mig|\dg|super|laptop|gpu|generation|edition|server|max|q|"
