@@ -11,7 +11,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from torchproof.errors import CellError, TorchproofError
 from torchproof.index import PYPI, Indexes
-from torchproof.matrixmodel import Matrix
+from torchproof.matrix.schema import Matrix
 from torchproof.resolve import CUDART
 from torchproof.simple import TIMEOUT, fetch_page
 from torchproof.upstream.availability import Live, Offer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from torchproof.errors import InputError
-from torchproof.matrix import expand, load_matrix
+from torchproof.matrix.expand import expand, load_matrix
 from torchproof.model.cell import Cell
 from torchproof.model.lock_file import IMAGES, lock_path, read_lock
 from torchproof.model.results import NotTried, State

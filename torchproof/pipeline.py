@@ -22,7 +22,7 @@ from torchproof.errors import CellError, InputError, TorchproofError
 from torchproof.generating import write_files
 from torchproof.index import Indexes, WheelStore
 from torchproof.locking import Locked, lock_cells
-from torchproof.matrixmodel import Matrix
+from torchproof.matrix.schema import Matrix
 from torchproof.model.lock_file import IMAGES
 from torchproof.plan import make_plan
 from torchproof.probing.baseline import read_baseline

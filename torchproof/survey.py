@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from torchproof.audit.registry import RULES
 from torchproof.index import Indexes
 from torchproof.live import look
-from torchproof.matrix import Request, expand
-from torchproof.matrixcheck import check_names
-from torchproof.matrixmodel import Matrix
+from torchproof.matrix.checks import check_names
+from torchproof.matrix.expand import Request, expand
+from torchproof.matrix.schema import Matrix
 from torchproof.model.cell import Cell
 from torchproof.model.results import NotTried, State
 from torchproof.probing.script import load_probes

@@ -15,7 +15,7 @@ from tests.fakeindex import FakeIndex, Fault, make_torch, published_wheels
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
 from torchproof.index import WheelStore
 from torchproof.locking import Locked, lock_cells
-from torchproof.matrix import load_matrix
+from torchproof.matrix.expand import load_matrix
 from torchproof.model.lock import Lock
 from torchproof.model.results import State
 from torchproof.resolve import Resolver

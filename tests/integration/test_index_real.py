@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.needs import needs
 from torchproof.index import Indexes, WheelStore
-from torchproof.matrix import expand, load_matrix
+from torchproof.matrix.expand import expand, load_matrix
 from torchproof.model.lock import LayerName
 from torchproof.model.lock_file import read_lock
 from torchproof.resolve import Resolver

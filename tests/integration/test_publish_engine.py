@@ -21,7 +21,7 @@ from torchproof.cli import main
 from torchproof.engines import RunResult, RunSpec
 from torchproof.engines.docker import REPOSITORY as REPOSITORY_HERE
 from torchproof.imageconfig import image_config
-from torchproof.matrix import load_matrix
+from torchproof.matrix.expand import load_matrix
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, write_lock
 from torchproof.model.results import Built, Host, Outcome, SubjectKind

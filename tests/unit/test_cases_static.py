@@ -23,7 +23,7 @@ from torchproof.audit.rules import Rule, evaluate
 from torchproof.building import bytes_needed
 from torchproof.errors import InputError, IntegrityError
 from torchproof.index import check
-from torchproof.matrix import expand, parse_matrix
+from torchproof.matrix.expand import expand, parse_matrix
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.model.results import Evidence, Finding, Host, Judged, Level, State, SubjectKind

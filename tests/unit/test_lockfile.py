@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from torchproof.errors import InputError
 from torchproof.locking import departs, differs
-from torchproof.matrix import expand, load_matrix
+from torchproof.matrix.expand import expand, load_matrix
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock, LockedWheel
 from torchproof.model.lock_file import lock_path, read_lock, render_lock, write_lock

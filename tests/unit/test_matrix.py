@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchproof.errors import InputError
-from torchproof.matrix import Request, expand, load_matrix, match_ids, parse_matrix, select
-from torchproof.matrixcheck import check_names
-from torchproof.matrixmodel import Probes
+from torchproof.matrix.checks import check_names
+from torchproof.matrix.expand import Request, expand, load_matrix, match_ids, parse_matrix, select
+from torchproof.matrix.schema import Probes
 from torchproof.upstream.facts import load_facts
 
 FACTS = load_facts()

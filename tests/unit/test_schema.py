@@ -9,7 +9,7 @@ import yaml
 
 from torchproof.commands.schema import run
 from torchproof.errors import DriftError
-from torchproof.matrixmodel import matrix_schema
+from torchproof.matrix.schema import matrix_schema
 from torchproof.upstream.facts import load_facts
 
 ROOT = Path(__file__).parents[2]

@@ -17,8 +17,8 @@ from torchproof.commands.options import AsJson, MatrixFile, Only
 from torchproof.engines.docker import REPOSITORY
 from torchproof.errors import Exit, HostError, InputError
 from torchproof.index import WheelStore, cache_dir
-from torchproof.matrix import DEFAULT, load_matrix, match_ids
-from torchproof.matrixmodel import Matrix
+from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
+from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Finding, Level

@@ -12,7 +12,7 @@ from torchproof.building import BuildResult, build_cells, shared
 from torchproof.commands.options import MatrixFile, Only
 from torchproof.engines.select import assembler, choose
 from torchproof.errors import Exit, HostError, InputError
-from torchproof.matrix import DEFAULT, expand, load_matrix, select
+from torchproof.matrix.expand import DEFAULT, expand, load_matrix, select
 from torchproof.model.lock_file import lock_path, locked_versions, read_lock
 from torchproof.model.results import State, SubjectKind
 from torchproof.survey import indexes_of, survey

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from torchproof.commands.options import MatrixFile
 from torchproof.explaining import explain_cell, explain_row
-from torchproof.matrix import DEFAULT, load_matrix, match_ids
+from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.planning import plan_rows
 from torchproof.report import read_report
 from torchproof.report.files import REPORT

@@ -12,7 +12,7 @@ from torchproof.commands.options import MatrixFile, Only
 from torchproof.errors import Exit, HostError
 from torchproof.index import WheelStore, cache_dir
 from torchproof.locking import Locked, lock_cells
-from torchproof.matrix import DEFAULT, load_matrix, match_ids
+from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.model.results import State
 from torchproof.resolve import Resolver
 from torchproof.survey import Surveyed, indexes_of, survey

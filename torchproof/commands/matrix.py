@@ -12,7 +12,7 @@ from torchproof.commands.options import MatrixFile, Only
 from torchproof.engines.select import choose
 from torchproof.errors import Exit
 from torchproof.index import WheelStore, cache_dir
-from torchproof.matrix import DEFAULT, load_matrix, match_ids
+from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.model.results import State
 from torchproof.pipeline import Pipeline, Setting
 from torchproof.probing.script import load_probes, select_probes

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from torchproof.commands.options import AsJson, MatrixFile
 from torchproof.errors import Exit
-from torchproof.matrix import DEFAULT
+from torchproof.matrix.expand import DEFAULT
 from torchproof.picking import Considered, Picked, Wish, check_python, check_torch, pick
 from torchproof.pickingfrom import candidates
 from torchproof.upstream.driver_rules import parse_driver

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from torchproof.errors import Exit, HostError, InputError
-from torchproof.matrix import load_matrix
+from torchproof.matrix.expand import load_matrix
 from torchproof.probing.baseline import read_baseline
 from torchproof.probing.baseline import record as record_baseline
 from torchproof.probing.evidence import results_of, results_table, write_report

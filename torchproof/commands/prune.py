@@ -10,7 +10,7 @@ import typer
 from torchproof.commands.options import AsJson, MatrixFile
 from torchproof.commands.publish import repository_of
 from torchproof.errors import Exit
-from torchproof.matrix import DEFAULT, expand, load_matrix
+from torchproof.matrix.expand import DEFAULT, expand, load_matrix
 from torchproof.publish.pruning import Policy, decide, delete, survey
 from torchproof.registry import Registry
 from torchproof.upstream.facts import load_facts

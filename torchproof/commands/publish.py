@@ -10,8 +10,8 @@ import typer
 from torchproof.commands.options import MatrixFile, Only
 from torchproof.errors import Exit, InputError
 from torchproof.index import cache_dir
-from torchproof.matrix import DEFAULT, load_matrix, match_ids
-from torchproof.matrixmodel import Matrix
+from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
+from torchproof.matrix.schema import Matrix
 from torchproof.model.lock_file import IMAGES
 from torchproof.publish.publisher import Outcome, Target, decisions_for, publish
 from torchproof.publish.signing import SigningKey, load_signing_key

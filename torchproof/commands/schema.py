@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from torchproof.errors import DriftError
-from torchproof.matrixmodel import matrix_schema
+from torchproof.matrix.schema import matrix_schema
 from torchproof.upstream.facts import load_facts
 
 SCHEMA = Path("matrix.schema.json")

@@ -8,8 +8,8 @@ from pathlib import Path
 from torchproof.engines.select import choose
 from torchproof.errors import HostError, InputError
 from torchproof.index import Indexes
-from torchproof.matrix import expand, load_matrix, select
-from torchproof.matrixmodel import Matrix
+from torchproof.matrix.expand import expand, load_matrix, select
+from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Built

@@ -13,7 +13,7 @@ import docker.errors
 
 from torchproof.engines.docker import REPOSITORY
 from torchproof.errors import TorchproofError
-from torchproof.matrixmodel import Matrix
+from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import Lock
 from torchproof.model.results import Gpu, Host, ProbeResult
 from torchproof.plan import make_plan

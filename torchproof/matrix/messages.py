@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from torchproof._yaml import Document, Location
 from torchproof.errors import InputError
-from torchproof.matrixmodel import Matrix
+from torchproof.matrix.schema import Matrix
 
 _FORMS = {
     "torch": "a version of torch, as `2.9` or `2.9.1`",

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from torchproof._yaml import Document, Location, parse_yaml, read_yaml
 from torchproof.errors import InputError
-from torchproof.matrixcheck import check_hosts, check_indexes
-from torchproof.matrixerrors import did_you_mean, explain, nearest_cuda
-from torchproof.matrixmodel import BaseEntry, CellEntry, Exclude, Matrix
+from torchproof.matrix.checks import check_hosts, check_indexes
+from torchproof.matrix.messages import did_you_mean, explain, nearest_cuda
+from torchproof.matrix.schema import BaseEntry, CellEntry, Exclude, Matrix
 from torchproof.model.cell import Base, Cell
 from torchproof.upstream.facts import Facts, minor_of
 

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from torchproof._yaml import Location
 from torchproof.errors import InputError
-from torchproof.matrixerrors import did_you_mean
-from torchproof.matrixmodel import Matrix
+from torchproof.matrix.messages import did_you_mean
+from torchproof.matrix.schema import Matrix
 from torchproof.upstream.gpus import gpu_table
 
 MANY = 40

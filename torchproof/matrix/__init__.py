@@ -1,0 +1,1 @@
+"""What is asked for: matrix.yaml, checked and expanded into requests for cells."""
