@@ -43,7 +43,7 @@ from torchproof.base import ensure_base
 from torchproof.dockerfile import base_ref, render
 from torchproof.engines.buildclient import BuildClient, find_build_client
 from torchproof.engines.buildcontext import write_secrets
-from torchproof.index import Indexes, WheelStore, cache_dir
+from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
 from torchproof.installing import index_urls
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock

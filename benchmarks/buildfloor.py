@@ -20,7 +20,7 @@ from torchproof.assemble.builder import Assembler
 from torchproof.assemble.reading import CHUNK
 from torchproof.assemble.wheelfile import DEFLATED, open_wheel
 from torchproof.base import ensure_base
-from torchproof.index import WheelStore
+from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
 from torchproof.plan import make_plan
 

@@ -6,7 +6,7 @@ import re
 
 import httpx
 
-from torchproof.uv import redact
+from torchproof.index.uv import redact
 
 NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL)
 """What httpx raises for a server that does not answer, and for an address that names none."""

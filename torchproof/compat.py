@@ -25,11 +25,11 @@ from packaging.version import Version
 
 from torchproof._yaml import load_yaml
 from torchproof.errors import CellError, HostError, InputError
-from torchproof.index import PYPI, Indexes
-from torchproof.remotezip import UNKNOWN, PartialWheel, RangeFile
-from torchproof.simple import TIMEOUT, fetch_page
+from torchproof.index.partial_wheel import UNKNOWN, PartialWheel, RangeFile
+from torchproof.index.simple_api import TIMEOUT, fetch_page
+from torchproof.index.uv import Resolved, Target, WheelFile, compile_requirements, configured_index
+from torchproof.index.wheel_store import PYPI, Indexes
 from torchproof.upstream.facts import load_facts
-from torchproof.uv import Resolved, Target, WheelFile, compile_requirements, configured_index
 
 TORCH_MEMBER: Final = "torch/lib/libtorch_cuda.so"
 TAILS: Final = (6 << 20, 16 << 20, 48 << 20)

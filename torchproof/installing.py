@@ -19,11 +19,11 @@ from torchproof.errors import (
     IntegrityError,
     TorchproofError,
 )
-from torchproof.index import PYPI, WHEELHOUSE, Indexes
+from torchproof.index.simple_api import TIMEOUT, fetch_page
+from torchproof.index.uv import NETWORK_TROUBLE, configured_index, environment, redact
+from torchproof.index.wheel_store import PYPI, WHEELHOUSE, Indexes
 from torchproof.model.lock import Lock
 from torchproof.registry.reference import is_loopback
-from torchproof.simple import TIMEOUT, fetch_page
-from torchproof.uv import NETWORK_TROUBLE, configured_index, environment, redact
 
 _CA_FILES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _SYSTEM_CA = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")

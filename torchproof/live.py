@@ -10,12 +10,12 @@ import httpx
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from torchproof.errors import CellError, TorchproofError
-from torchproof.index import PYPI, Indexes
+from torchproof.index.simple_api import TIMEOUT, fetch_page
+from torchproof.index.uv import Resolved, Target, WheelFile, compile_requirements
+from torchproof.index.wheel_store import PYPI, Indexes
 from torchproof.matrix.schema import Matrix
 from torchproof.resolve import CUDART
-from torchproof.simple import TIMEOUT, fetch_page
 from torchproof.upstream.availability import Live, Offer
-from torchproof.uv import Resolved, Target, WheelFile, compile_requirements
 
 _PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 _PARALLEL = 8

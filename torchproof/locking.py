@@ -11,16 +11,16 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from torchproof.download import sha256_of
 from torchproof.errors import TorchproofError
-from torchproof.index import WHEELHOUSE
+from torchproof.index.download import sha256_of
+from torchproof.index.wheel_store import WHEELHOUSE
+from torchproof.index.wheelhouse import wheelhouse_torch
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock
 from torchproof.model.lock_file import IMAGES, lock_path, read_lock, write_lock
 from torchproof.resolve import Resolver
 from torchproof.survey import Surveyed
 from torchproof.upstream.facts import Facts
-from torchproof.wheelhouse import wheelhouse_torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

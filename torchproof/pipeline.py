@@ -20,7 +20,7 @@ from torchproof.cellrun import CellRun, Judging, described, verdict_of
 from torchproof.engines import Engine
 from torchproof.errors import CellError, InputError, TorchproofError
 from torchproof.generating import write_files
-from torchproof.index import Indexes, WheelStore
+from torchproof.index.wheel_store import Indexes, WheelStore
 from torchproof.locking import Locked, lock_cells
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock_file import IMAGES

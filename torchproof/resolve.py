@@ -10,15 +10,15 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from torchproof.download import sha256_of
 from torchproof.errors import CellError, IntegrityError
-from torchproof.index import PYPI, WHEELHOUSE, Indexes, WheelStore
+from torchproof.index.download import sha256_of
+from torchproof.index.uv import Resolved, Target, WheelFile, compile_requirements
+from torchproof.index.wheel_store import PYPI, WHEELHOUSE, Indexes, WheelStore
+from torchproof.index.wheel_tags import target_tags
+from torchproof.index.wheelhouse import wheelhouse_torch
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel, Override
-from torchproof.tags import target_tags
 from torchproof.upstream.facts import Facts
-from torchproof.uv import Resolved, Target, WheelFile, compile_requirements
-from torchproof.wheelhouse import wheelhouse_torch
 
 _CUDNN = re.compile(r"nvidia-cudnn(-cu\d+)?")
 _NCCL = re.compile(r"nvidia-nccl(-cu\d+)?")

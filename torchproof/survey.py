@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from torchproof.audit.registry import RULES
-from torchproof.index import Indexes
+from torchproof.index.wheel_store import Indexes
+from torchproof.index.wheelhouse import wheelhouse_torch
 from torchproof.live import look
 from torchproof.matrix.checks import check_names
 from torchproof.matrix.expand import Request, expand
@@ -15,7 +16,6 @@ from torchproof.model.results import NotTried, State
 from torchproof.probing.script import load_probes
 from torchproof.upstream.availability import Availability, Live, judge
 from torchproof.upstream.facts import Facts
-from torchproof.wheelhouse import wheelhouse_torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

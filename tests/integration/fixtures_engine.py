@@ -25,7 +25,7 @@ from tests.fakeindex import FakeIndex, Wheel, make_wheel
 from torchproof.engines import Engine
 from torchproof.engines.docker import REPOSITORY, DockerEngine
 from torchproof.engines.venv import VenvEngine
-from torchproof.index import Indexes, cache_dir
+from torchproof.index.wheel_store import Indexes, cache_dir
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Built

@@ -23,7 +23,7 @@ from torchproof.assemble.cell import build_cell
 from torchproof.assemble.layout import as_tar
 from torchproof.base import ensure_base
 from torchproof.engines.select import choose
-from torchproof.index import Indexes, WheelStore, cache_dir
+from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import read_lock
 from torchproof.plan import make_plan

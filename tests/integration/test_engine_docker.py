@@ -29,7 +29,7 @@ from torchproof.engines import RunSpec
 from torchproof.engines.containers import OWNER_LABEL, sweep
 from torchproof.engines.docker import DockerEngine
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
-from torchproof.index import WHEELHOUSE, Indexes, cache_dir
+from torchproof.index.wheel_store import WHEELHOUSE, Indexes, cache_dir
 from torchproof.model.lock import LayerName, Lock
 from torchproof.plan import make_plan
 

@@ -13,7 +13,7 @@ import yaml
 
 from tests.fakeindex import FakeIndex, Fault, make_torch, published_wheels
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
-from torchproof.index import WheelStore
+from torchproof.index.wheel_store import WheelStore
 from torchproof.locking import Locked, lock_cells
 from torchproof.matrix.expand import load_matrix
 from torchproof.model.lock import Lock

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakeindex import FakeIndex, Fault, Wheel, make_wheel
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
-from torchproof.index import Indexes, WheelStore
+from torchproof.index.wheel_store import Indexes, WheelStore
 from torchproof.model.lock import LayerName, LockedWheel
 
 BIG = make_wheel("big", "1.0", files={"big/data.bin": bytes(range(256)) * 20_000})
@@ -151,7 +151,7 @@ def test_a_server_that_refuses_is_a_fault_of_the_host(
 def test_a_server_that_stalls_is_a_fault_of_the_host(
     store: WheelStore, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchproof.download._READ", httpx.Timeout(0.3))
+    monkeypatch.setattr("torchproof.index.wheel_store.download._READ", httpx.Timeout(0.3))
     store.look_up([_locked(BIG)])
     index.faults[BIG.filename] = Fault.STALL
     with pytest.raises(IndexUnreachableError, match="no data in time"):

@@ -13,7 +13,7 @@ from torchproof.assemble.cell import image_name
 from torchproof.engines import Engine, RunResult, RunSpec
 from torchproof.engines.assembling import AssemblingEngine
 from torchproof.engines.docker import DockerEngine
-from torchproof.index import Indexes, WheelStore, cache_dir
+from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Built, Host, Outcome, ProbeResult

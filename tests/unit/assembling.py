@@ -12,7 +12,7 @@ from tests.unit.wheels import make_wheel, sha256
 from torchproof.assemble.baseimage import from_tar
 from torchproof.assemble.builder import Assembler
 from torchproof.assemble.destination import Destination
-from torchproof.index import Indexes, WheelStore
+from torchproof.index.wheel_store import Indexes, WheelStore
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.model.results import Built
 from torchproof.plan import make_plan

@@ -27,11 +27,11 @@ from torchproof.assemble.layout import LayoutDestination, as_tar
 from torchproof.assemble.recipes import LARGE, recipes
 from torchproof.assemble.remote import RemoteDestination
 from torchproof.errors import CellError, HostError, InputError, IntegrityError, RegistryError
+from torchproof.index.verified_files import mark, state_of
 from torchproof.model.lock import Lock
 from torchproof.plan import make_plan
 from torchproof.registry import Reference, Registry
 from torchproof.registry.transport import Patience
-from torchproof.untouched import mark, state_of
 
 QUICK = Patience(attempts=3, first=0.01, longest=0.1)
 

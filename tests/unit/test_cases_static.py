@@ -22,7 +22,7 @@ from torchproof.audit.facts import ImageFacts, RunConfig, Subject
 from torchproof.audit.rules import Rule, evaluate
 from torchproof.building import bytes_needed
 from torchproof.errors import InputError, IntegrityError
-from torchproof.index import check
+from torchproof.index.wheel_store import check
 from torchproof.matrix.expand import expand, parse_matrix
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel

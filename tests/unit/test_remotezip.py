@@ -11,7 +11,7 @@ import pytest
 
 from torchproof.compat import Library, last_text, names_of
 from torchproof.errors import CellError
-from torchproof.remotezip import PartialWheel, resume_inflate
+from torchproof.index.partial_wheel import PartialWheel, resume_inflate
 
 
 def text(lines: int) -> bytes:

@@ -6,12 +6,12 @@ import pytest
 
 from tests.fakeindex import make_torch
 from torchproof.errors import CellError
+from torchproof.index.uv import Resolved, WheelFile, parse_pylock, redact
+from torchproof.index.wheelhouse import wheelhouse_torch
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName
 from torchproof.resolve import best_wheel, layer_of
 from torchproof.upstream.facts import load_facts
-from torchproof.uv import Resolved, WheelFile, parse_pylock, redact
-from torchproof.wheelhouse import wheelhouse_torch
 
 CELL = Cell(torch="2.9.1", cuda="cu128")
 FACTS = load_facts()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchproof.errors import IndexUnreachableError
-from torchproof.simple import parse_page
+from torchproof.index.simple_api import parse_page
 
 BASE = "https://index.example/whl/cu128/torch/"
 NAME = "torch-2.9.1+cu128-cp311-cp311-manylinux_2_28_x86_64.whl"

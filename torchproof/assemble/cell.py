@@ -19,7 +19,7 @@ from torchproof.assemble.destination import Destination
 from torchproof.assemble.layout import LayoutDestination
 from torchproof.assemble.remote import RemoteDestination
 from torchproof.base import ensure_base
-from torchproof.index import WheelStore
+from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built
 from torchproof.plan import Plan

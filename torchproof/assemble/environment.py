@@ -21,9 +21,9 @@ from torchproof.assemble.install import Installation, install
 from torchproof.assemble.layer import Entry, LayerStream
 from torchproof.assemble.layerfacts import write_whole
 from torchproof.assemble.wheelfile import open_wheel
-from torchproof.download import sha256_of
 from torchproof.errors import CellError, HostError
 from torchproof.imageconfig import ImageConfig
+from torchproof.index.download import sha256_of
 from torchproof.plan import PREFIX
 
 _WHITEOUT: Final = ".wh."

@@ -21,10 +21,10 @@ from torchproof.assemble.prune import Pruner
 from torchproof.assemble.recipes import MOST_LAYERS, Recipe, recipes
 from torchproof.assemble.wheelfile import open_wheel
 from torchproof.imageconfig import image_config
-from torchproof.index import WHEELHOUSE, WheelStore
+from torchproof.index.verified_files import State, is_marked, state_of
+from torchproof.index.wheel_store import WHEELHOUSE, WheelStore
 from torchproof.model.lock import LayerName, Lock, LockedWheel, canonical_json
 from torchproof.plan import PREFIX, Plan
-from torchproof.untouched import State, is_marked, state_of
 
 SEEDS = frozenset({"pip", "setuptools"})
 """What `venv` installs besides the environment itself."""

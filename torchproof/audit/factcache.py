@@ -19,7 +19,7 @@ from torchproof.audit import elf, facts, inspect, layers
 from torchproof.audit.elf import ElfFacts, Symbol
 from torchproof.audit.facts import Detail, FileEntry, FileKind
 from torchproof.audit.layers import LayerScan
-from torchproof.index import cache_dir
+from torchproof.index.wheel_store import cache_dir
 from torchproof.model.results import Finding, Level
 
 

@@ -12,7 +12,7 @@ from packaging.version import Version
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.requirements import MACHINES, requirements, version_of
 from torchproof.audit.rules import Rule, rules_of
-from torchproof.index import PYPI
+from torchproof.index.wheel_store import PYPI
 from torchproof.model.results import Finding
 from torchproof.upstream.facts import load_facts
 

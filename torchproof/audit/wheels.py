@@ -26,8 +26,8 @@ from torchproof.audit.facts import (
 )
 from torchproof.audit.inspect import inspect, wanted
 from torchproof.audit.layers import CHUNK, IN_MEMORY, UNPACKING, LayerScan, merge, problem
-from torchproof.download import sha256_of
 from torchproof.errors import IntegrityError, TorchproofError
+from torchproof.index.download import sha256_of
 from torchproof.model.lock import Lock, LockedWheel
 from torchproof.plan import PREFIX
 

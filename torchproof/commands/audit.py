@@ -16,7 +16,7 @@ from torchproof.audit.run_texts import audit_texts
 from torchproof.commands.options import AsJson, MatrixFile, Only
 from torchproof.engines.docker import REPOSITORY
 from torchproof.errors import Exit, HostError, InputError
-from torchproof.index import WheelStore, cache_dir
+from torchproof.index.wheel_store import WheelStore, cache_dir
 from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import Lock

@@ -11,7 +11,7 @@ from rich.console import Console
 from torchproof.commands.options import AsJson, MatrixFile
 from torchproof.compat import Compatibility, Library, Wish, compatible
 from torchproof.errors import InputError
-from torchproof.index import Indexes, cache_dir
+from torchproof.index.wheel_store import Indexes, cache_dir
 from torchproof.matrix.expand import DEFAULT, load_matrix
 from torchproof.survey import indexes_of
 from torchproof.upstream.facts import load_facts

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from torchproof.commands.options import MatrixFile, Only
 from torchproof.errors import Exit, HostError
-from torchproof.index import WheelStore, cache_dir
+from torchproof.index.wheel_store import WheelStore, cache_dir
 from torchproof.locking import Locked, lock_cells
 from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.model.results import State

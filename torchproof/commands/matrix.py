@@ -11,7 +11,7 @@ from torchproof._progress import Progress
 from torchproof.commands.options import MatrixFile, Only
 from torchproof.engines.select import choose
 from torchproof.errors import Exit
-from torchproof.index import WheelStore, cache_dir
+from torchproof.index.wheel_store import WheelStore, cache_dir
 from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.model.results import State
 from torchproof.pipeline import Pipeline, Setting

@@ -18,7 +18,7 @@ from torchproof.assemble.cell import build_cell, image_name
 from torchproof.assemble.layout import LayoutDestination, as_tar
 from torchproof.engines import Engine, RunResult, RunSpec
 from torchproof.errors import HostError
-from torchproof.index import WheelStore
+from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
 from torchproof.plan import Plan

@@ -38,7 +38,8 @@ from torchproof.engines.containers import engine_faults, run_container, stop_con
 from torchproof.engines.processes import run_logged, stop_all
 from torchproof.errors import CellError, HostError, TorchproofError
 from torchproof.imageconfig import image_config
-from torchproof.index import Indexes
+from torchproof.index.uv import redact
+from torchproof.index.wheel_store import Indexes
 from torchproof.installing import (
     index_urls,
     install_failure,
@@ -47,7 +48,6 @@ from torchproof.model.lock import LayerName, Lock
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
 from torchproof.nvml import read_gpus
 from torchproof.plan import Plan
-from torchproof.uv import redact
 
 REPOSITORY = "localhost/torchproof/cell"
 """Local images; the registry `localhost` keeps their names from ever meaning a public image."""

@@ -11,7 +11,7 @@ from torchproof.engines import Engine
 from torchproof.engines.assembling import LAYOUTS, AssemblingEngine
 from torchproof.engines.venv import VenvEngine
 from torchproof.errors import HostError, InputError
-from torchproof.index import Indexes, WheelStore, cache_dir
+from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
 from torchproof.matrix.messages import did_you_mean
 from torchproof.registry import Reference
 

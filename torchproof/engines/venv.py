@@ -28,7 +28,7 @@ from torchproof.dockerfile import requirements
 from torchproof.engines import RunResult, RunSpec
 from torchproof.engines.processes import run_logged, stop_all
 from torchproof.errors import CellError, HostError
-from torchproof.index import WHEELHOUSE, Indexes
+from torchproof.index.wheel_store import WHEELHOUSE, Indexes
 from torchproof.installing import index_urls, install_environment, install_failure
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind

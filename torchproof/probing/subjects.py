@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torchproof.engines.select import choose
 from torchproof.errors import HostError, InputError
-from torchproof.index import Indexes
+from torchproof.index.wheel_store import Indexes
 from torchproof.matrix.expand import expand, load_matrix, select
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import Lock

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
 
-from torchproof.index import PYPI, WHEELHOUSE
+from torchproof.index.wheel_store import PYPI, WHEELHOUSE
 from torchproof.model.cell import Cell
 from torchproof.model.results import NotTried, State
 from torchproof.upstream.facts import Build, Facts, Release, cuda_version, minor_of

@@ -11,7 +11,7 @@ import httpx
 
 from torchproof._http import NO_ANSWER, trouble
 from torchproof.errors import IndexUnreachableError
-from torchproof.uv import redact
+from torchproof.index.uv import redact
 
 _CHUNK = 1 << 20
 _ATTEMPTS = 3

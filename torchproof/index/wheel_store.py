@@ -20,12 +20,12 @@ from packaging.utils import parse_wheel_filename
 from platformdirs import user_cache_dir
 
 from torchproof._http import NO_ANSWER
-from torchproof.download import download, sha256_of
 from torchproof.errors import CellError, HostError, InputError, IntegrityError
+from torchproof.index.download import download, sha256_of
+from torchproof.index.simple_api import TIMEOUT, fetch_page
+from torchproof.index.uv import Target, compile_requirements, configured_index
+from torchproof.index.verified_files import mark, state_of
 from torchproof.model.lock import LockedWheel
-from torchproof.simple import TIMEOUT, fetch_page
-from torchproof.untouched import mark, state_of
-from torchproof.uv import Target, compile_requirements, configured_index
 
 PYPI = "pypi"
 WHEELHOUSE = "wheelhouse"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from torchproof.index.wheel_tags import target_tags
 from torchproof.model.cell import Cell
-from torchproof.tags import target_tags
 
 _CUDA = re.compile(r"""^cuda\b.*=\s*['"]([\d.]+)['"]""", re.MULTILINE)
 

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from torchproof._http import NO_ANSWER, trouble
 from torchproof.errors import IndexUnreachableError
-from torchproof.uv import WheelFile, redact
+from torchproof.index.uv import WheelFile, redact
 
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 """Seconds; an index that does not begin to answer within them counts as unreachable."""
