@@ -18,7 +18,7 @@ from torchproof.model.results import (
 )
 from torchproof.report import report_cell
 from torchproof.report.models import CellModel
-from torchproof.survey import Surveyed
+from torchproof.resolve.survey import Surveyed
 from torchproof.verdict import Policy, decide, from_error
 
 

@@ -21,7 +21,6 @@ from torchproof.engines import Engine
 from torchproof.errors import CellError, InputError, TorchproofError
 from torchproof.generating import write_files
 from torchproof.index.wheel_store import Indexes, WheelStore
-from torchproof.locking import Locked, lock_cells
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock_file import IMAGES
 from torchproof.plan import make_plan
@@ -32,8 +31,9 @@ from torchproof.publish.reuse import bring_image, bring_passes
 from torchproof.publish.skip import Ledger, PublishedImage
 from torchproof.report import make_report, read_report, report_hosts, write_reports
 from torchproof.report.models import ReportModel
-from torchproof.resolve import Resolver
-from torchproof.survey import Surveyed
+from torchproof.resolve.relock import Locked, lock_cells
+from torchproof.resolve.resolver import Resolver
+from torchproof.resolve.survey import Surveyed
 from torchproof.upstream.driver_rules import ImageNeeds, host_table
 from torchproof.upstream.facts import Facts
 from torchproof.upstream.gpus import gpu_table

@@ -14,12 +14,12 @@ import yaml
 from tests.fakeindex import FakeIndex, Fault, make_torch, published_wheels
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
 from torchproof.index.wheel_store import WheelStore
-from torchproof.locking import Locked, lock_cells
 from torchproof.matrix.expand import load_matrix
 from torchproof.model.lock import Lock
 from torchproof.model.results import State
-from torchproof.resolve import Resolver
-from torchproof.survey import Surveyed, indexes_of, survey
+from torchproof.resolve.relock import Locked, lock_cells
+from torchproof.resolve.resolver import Resolver
+from torchproof.resolve.survey import Surveyed, indexes_of, survey
 from torchproof.upstream.facts import Build, load_facts
 
 FACTS = load_facts()
@@ -212,7 +212,7 @@ def test_an_index_that_gives_no_page_blocks_its_cells_only(bench: Bench, fault: 
 def test_an_index_that_stalls_blocks_its_cells_and_says_so(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchproof.live.TIMEOUT", 1.0)
+    monkeypatch.setattr("torchproof.resolve.live_index.TIMEOUT", 1.0)
     bench.index.faults["/whl/cu118/torch/"] = Fault.STALL
     verdict = bench.survey()["2.7.1-cu118-py311"].verdict
     assert verdict is not None

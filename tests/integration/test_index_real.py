@@ -11,7 +11,7 @@ from torchproof.index.wheel_store import Indexes, WheelStore
 from torchproof.matrix.expand import expand, load_matrix
 from torchproof.model.lock import LayerName
 from torchproof.model.lock_file import read_lock
-from torchproof.resolve import Resolver
+from torchproof.resolve.resolver import Resolver
 from torchproof.upstream.facts import load_facts
 
 pytestmark = needs("network")

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchproof.errors import InputError
-from torchproof.locking import departs, differs
 from torchproof.matrix.expand import expand, load_matrix
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock, LockedWheel
 from torchproof.model.lock_file import lock_path, read_lock, render_lock, write_lock
+from torchproof.resolve.relock import departs, differs
 from torchproof.upstream.facts import load_facts
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from torchproof.index.uv import Resolved, WheelFile, parse_pylock, redact
 from torchproof.index.wheelhouse import wheelhouse_torch
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName
-from torchproof.resolve import best_wheel, layer_of
+from torchproof.resolve.resolver import best_wheel, layer_of
 from torchproof.upstream.facts import load_facts
 
 CELL = Cell(torch="2.9.1", cuda="cu128")

@@ -22,7 +22,7 @@ from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Finding, Level
-from torchproof.survey import indexes_of, survey
+from torchproof.resolve.survey import indexes_of, survey
 from torchproof.upstream.facts import load_facts
 
 Target = Annotated[

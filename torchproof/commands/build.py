@@ -15,7 +15,7 @@ from torchproof.errors import Exit, HostError, InputError
 from torchproof.matrix.expand import DEFAULT, expand, load_matrix, select
 from torchproof.model.lock_file import lock_path, locked_versions, read_lock
 from torchproof.model.results import State, SubjectKind
-from torchproof.survey import indexes_of, survey
+from torchproof.resolve.survey import indexes_of, survey
 from torchproof.upstream.facts import load_facts
 
 

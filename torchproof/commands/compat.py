@@ -13,7 +13,7 @@ from torchproof.compat import Compatibility, Library, Wish, compatible
 from torchproof.errors import InputError
 from torchproof.index.wheel_store import Indexes, cache_dir
 from torchproof.matrix.expand import DEFAULT, load_matrix
-from torchproof.survey import indexes_of
+from torchproof.resolve.survey import indexes_of
 from torchproof.upstream.facts import load_facts
 
 Torch = Annotated[str, typer.Option("--torch", metavar="VERSION", help="A release, like 2.7.1.")]

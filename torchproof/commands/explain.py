@@ -14,7 +14,7 @@ from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.planning import plan_rows
 from torchproof.report import read_report
 from torchproof.report.files import REPORT
-from torchproof.survey import indexes_of, survey
+from torchproof.resolve.survey import indexes_of, survey
 from torchproof.upstream.facts import load_facts
 
 

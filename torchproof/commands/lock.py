@@ -11,11 +11,11 @@ from rich.console import Console
 from torchproof.commands.options import MatrixFile, Only
 from torchproof.errors import Exit, HostError
 from torchproof.index.wheel_store import WheelStore, cache_dir
-from torchproof.locking import Locked, lock_cells
 from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.model.results import State
-from torchproof.resolve import Resolver
-from torchproof.survey import Surveyed, indexes_of, survey
+from torchproof.resolve.relock import Locked, lock_cells
+from torchproof.resolve.resolver import Resolver
+from torchproof.resolve.survey import Surveyed, indexes_of, survey
 from torchproof.upstream.facts import load_facts
 
 

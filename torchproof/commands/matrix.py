@@ -21,7 +21,7 @@ from torchproof.publish.signing import load_verifying_key
 from torchproof.publish.verification import Trust
 from torchproof.report import summary
 from torchproof.report.models import ReportModel
-from torchproof.survey import indexes_of, survey
+from torchproof.resolve.survey import indexes_of, survey
 from torchproof.upstream.facts import load_facts
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from torchproof.commands.options import AsJson, MatrixFile, Only
 from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.planning import Row, plan_rows
-from torchproof.survey import indexes_of, survey
+from torchproof.resolve.survey import indexes_of, survey
 from torchproof.upstream.facts import load_facts
 
 

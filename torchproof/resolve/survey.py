@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from torchproof.audit.registry import RULES
 from torchproof.index.wheel_store import Indexes
 from torchproof.index.wheelhouse import wheelhouse_torch
-from torchproof.live import look
 from torchproof.matrix.checks import check_names
 from torchproof.matrix.expand import Request, expand
 from torchproof.matrix.schema import Matrix
 from torchproof.model.cell import Cell
 from torchproof.model.results import NotTried, State
 from torchproof.probing.script import load_probes
+from torchproof.resolve.live_index import look
 from torchproof.upstream.availability import Availability, Live, judge
 from torchproof.upstream.facts import Facts
 

@@ -14,7 +14,7 @@ from torchproof.index.simple_api import TIMEOUT, fetch_page
 from torchproof.index.uv import Resolved, Target, WheelFile, compile_requirements
 from torchproof.index.wheel_store import PYPI, Indexes
 from torchproof.matrix.schema import Matrix
-from torchproof.resolve import CUDART
+from torchproof.resolve.resolver import CUDART
 from torchproof.upstream.availability import Live, Offer
 
 _PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}

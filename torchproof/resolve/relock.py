@@ -18,8 +18,8 @@ from torchproof.index.wheelhouse import wheelhouse_torch
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock
 from torchproof.model.lock_file import IMAGES, lock_path, read_lock, write_lock
-from torchproof.resolve import Resolver
-from torchproof.survey import Surveyed
+from torchproof.resolve.resolver import Resolver
+from torchproof.resolve.survey import Surveyed
 from torchproof.upstream.facts import Facts
 
 
