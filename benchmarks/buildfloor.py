@@ -19,10 +19,10 @@ from torchproof.assemble.baseimage import from_tar
 from torchproof.assemble.builder import Assembler
 from torchproof.assemble.reading import CHUNK
 from torchproof.assemble.wheelfile import DEFLATED, open_wheel
-from torchproof.base import ensure_base
+from torchproof.image.bootstrap import ensure_base
+from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
-from torchproof.plan import make_plan
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from torchproof.imageconfig import image_config
+from torchproof.image.config import image_config
+from torchproof.image.layers import make_plan
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.model.lock_file import lock_path, write_lock
-from torchproof.plan import make_plan
 from torchproof.registry import OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST
 from torchproof.report.models import ReportModel
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from torchproof.engines import Engine
 from torchproof.errors import HostError, TorchproofError
+from torchproof.image.layers import Plan, make_plan
 from torchproof.model.lock import LayerName, Lock
 from torchproof.model.lock_file import IMAGES
 from torchproof.model.results import Built
-from torchproof.plan import Plan, make_plan
 
 UNPACKED = 2.2
 """Bytes on disk for a byte of wheel. Measured: torch 2.7.1+cu126 1.8, torch 2.9.1+cu128 2.1."""

@@ -19,11 +19,11 @@ from torchproof.building import BuildResult, build_cells
 from torchproof.cellrun import CellRun, Judging, described, verdict_of
 from torchproof.engines import Engine
 from torchproof.errors import CellError, InputError, TorchproofError
-from torchproof.generating import write_files
+from torchproof.image.generated_files import write_files
+from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import Indexes, WheelStore
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock_file import IMAGES
-from torchproof.plan import make_plan
 from torchproof.probing.baseline import read_baseline
 from torchproof.probing.run import RunOptions, open_trial, run_probes
 from torchproof.probing.script import PROBES, Probe, suite_hash

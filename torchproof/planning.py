@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchproof.errors import InputError
+from torchproof.image.layers import Layer, make_plan
 from torchproof.model.cell import Cell
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import IMAGES, lock_path, read_lock
 from torchproof.model.results import State
-from torchproof.plan import Layer, make_plan
 from torchproof.resolve.relock import departs
 from torchproof.resolve.survey import Surveyed
 from torchproof.upstream.facts import Facts

@@ -25,11 +25,11 @@ from tests.fakeindex import FakeIndex, Wheel, make_wheel
 from torchproof.engines import Engine
 from torchproof.engines.docker import REPOSITORY, DockerEngine
 from torchproof.engines.venv import VenvEngine
+from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import Indexes, cache_dir
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Built
-from torchproof.plan import make_plan
 from torchproof.upstream.facts import load_facts
 
 LARGE_IMAGE = 3_000_000_000

@@ -21,12 +21,12 @@ from torchproof.assemble.baseimage import from_tar
 from torchproof.assemble.builder import Assembler
 from torchproof.assemble.cell import build_cell
 from torchproof.assemble.layout import as_tar
-from torchproof.base import ensure_base
 from torchproof.engines.select import choose
+from torchproof.image.bootstrap import ensure_base
+from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import read_lock
-from torchproof.plan import make_plan
 from torchproof.registry import Registry
 from torchproof.upstream.facts import load_facts
 

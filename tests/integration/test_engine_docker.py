@@ -29,9 +29,9 @@ from torchproof.engines import RunSpec
 from torchproof.engines.containers import OWNER_LABEL, sweep
 from torchproof.engines.docker import DockerEngine
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
+from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import WHEELHOUSE, Indexes, cache_dir
 from torchproof.model.lock import LayerName, Lock
-from torchproof.plan import make_plan
 
 pytestmark = [needs("docker"), needs("bootstrap"), needs("network")]
 

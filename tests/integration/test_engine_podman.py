@@ -6,7 +6,7 @@ from tests.integration.fixtures_engine import Bench
 from tests.integration.needs import needs
 from torchproof.engines import RunSpec
 from torchproof.engines.docker import DockerEngine
-from torchproof.plan import make_plan
+from torchproof.image.layers import make_plan
 
 pytestmark = [needs("podman"), needs("bootstrap"), needs("network")]
 

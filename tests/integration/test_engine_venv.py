@@ -16,8 +16,8 @@ from tests.integration.needs import needs
 from torchproof.building import build_cells
 from torchproof.engines import RunSpec
 from torchproof.errors import HostError, IndexUnreachableError, IntegrityError
+from torchproof.image.layers import make_plan
 from torchproof.model.results import SubjectKind
-from torchproof.plan import make_plan
 
 pytestmark = needs("network")
 

@@ -13,11 +13,11 @@ from torchproof.assemble.cell import image_name
 from torchproof.engines import Engine, RunResult, RunSpec
 from torchproof.engines.assembling import AssemblingEngine
 from torchproof.engines.docker import DockerEngine
+from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Built, Host, Outcome, ProbeResult
-from torchproof.plan import make_plan
 from torchproof.probing.run import open_trial, run_probes
 from torchproof.probing.script import PROBES, load_probes, select_probes
 from torchproof.upstream.facts import load_facts

@@ -20,7 +20,7 @@ from tests.madeimages import Workshop, image_layers, made_lock, probe, report_ce
 from torchproof.cli import main
 from torchproof.engines import RunResult, RunSpec
 from torchproof.engines.docker import REPOSITORY as REPOSITORY_HERE
-from torchproof.imageconfig import image_config
+from torchproof.image.config import image_config
 from torchproof.matrix.expand import load_matrix
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, write_lock

@@ -13,7 +13,7 @@ from tests.integration.registries import RunningRegistry, running_registry
 from tests.integration.test_publish import tags
 from tests.madeimages import H100_HOST, SUITE, Workshop, made_lock, probe
 from torchproof.cli import main
-from torchproof.plan import make_plan
+from torchproof.image.layers import make_plan
 from torchproof.publish.skip import Ledger
 from torchproof.publish.verification import Trust
 from torchproof.registry import Registry

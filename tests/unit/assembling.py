@@ -12,10 +12,10 @@ from tests.unit.wheels import make_wheel, sha256
 from torchproof.assemble.baseimage import from_tar
 from torchproof.assemble.builder import Assembler
 from torchproof.assemble.destination import Destination
+from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import Indexes, WheelStore
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.model.results import Built
-from torchproof.plan import make_plan
 
 ACTIVATE = (
     b'VIRTUAL_ENV=__VENV_DIR__\nPATH="$VIRTUAL_ENV/"__VENV_BIN_NAME__":$PATH"\n'

@@ -16,9 +16,9 @@ from tests.unit.fakeregistry import FakeRegistry
 from tests.unit.test_assemble_builder import read_layout
 from torchproof.assemble.cell import build_cell
 from torchproof.errors import CellError, IntegrityError
+from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import Indexes, WheelStore
 from torchproof.model.lock import Lock, LockedBase
-from torchproof.plan import make_plan
 from torchproof.registry import (
     DOCKER_MANIFEST,
     DOCKER_MANIFEST_LIST,

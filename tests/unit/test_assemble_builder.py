@@ -27,9 +27,9 @@ from torchproof.assemble.layout import LayoutDestination, as_tar
 from torchproof.assemble.recipes import LARGE, recipes
 from torchproof.assemble.remote import RemoteDestination
 from torchproof.errors import CellError, HostError, InputError, IntegrityError, RegistryError
+from torchproof.image.layers import make_plan
 from torchproof.index.verified_files import mark, state_of
 from torchproof.model.lock import Lock
-from torchproof.plan import make_plan
 from torchproof.registry import Reference, Registry
 from torchproof.registry.transport import Patience
 

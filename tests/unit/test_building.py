@@ -13,9 +13,9 @@ from tests.unit.test_dockerfile import LOCK, wheel
 from torchproof.building import build_cells, bytes_needed, shared
 from torchproof.engines import RunResult, RunSpec
 from torchproof.errors import CellError, HostError
+from torchproof.image.layers import Plan, make_plan
 from torchproof.model.lock import LayerName, Lock
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
-from torchproof.plan import Plan, make_plan
 
 
 def built(lock: Lock, *layers: ImageLayer, reused: bool = False) -> Built:

@@ -22,12 +22,12 @@ from torchproof.audit.facts import ImageFacts, RunConfig, Subject
 from torchproof.audit.rules import Rule, evaluate
 from torchproof.building import bytes_needed
 from torchproof.errors import InputError, IntegrityError
+from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import check
 from torchproof.matrix.expand import expand, parse_matrix
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.model.results import Evidence, Finding, Host, Judged, Level, State, SubjectKind
-from torchproof.plan import make_plan
 from torchproof.upstream.facts import load_facts
 
 CASES = (

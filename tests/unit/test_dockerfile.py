@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.golden_files import GOLDEN, assert_golden
-from torchproof.dockerfile import base_ref, quote, render, requirements
 from torchproof.errors import InputError
+from torchproof.image.dockerfile import base_ref, quote, render, requirements
+from torchproof.image.layers import make_plan
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
-from torchproof.plan import make_plan
 
 IMAGES = Path(__file__).parents[2] / "images"
 DIGEST = "sha256:" + "5" * 64

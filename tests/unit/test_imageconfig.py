@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.test_dockerfile import LOCK
-from torchproof.imageconfig import LAYERS_LABEL, PLAN_LABEL, image_config, nvidia_requirement
-from torchproof.plan import make_plan
+from torchproof.image.config import LAYERS_LABEL, PLAN_LABEL, image_config, nvidia_requirement
+from torchproof.image.layers import make_plan
 
 
 @pytest.mark.parametrize(

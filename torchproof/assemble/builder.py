@@ -28,12 +28,12 @@ from torchproof.assemble.layerfacts import (
 from torchproof.assemble.prune import require_served
 from torchproof.assemble.work import Work, all_work
 from torchproof.errors import HostError, IntegrityError
-from torchproof.imageconfig import image_config
+from torchproof.image.config import image_config
+from torchproof.image.layers import Plan
 from torchproof.index.verified_files import mark
 from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import LayerName, Lock
 from torchproof.model.results import Built, ImageLayer, SubjectKind
-from torchproof.plan import Plan
 from torchproof.registry import sha256_digest
 
 FACTS_FILE = "layers.yaml"

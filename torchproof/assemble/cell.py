@@ -18,11 +18,11 @@ from torchproof.assemble.busy import Busy
 from torchproof.assemble.destination import Destination
 from torchproof.assemble.layout import LayoutDestination
 from torchproof.assemble.remote import RemoteDestination
-from torchproof.base import ensure_base
+from torchproof.image.bootstrap import ensure_base
+from torchproof.image.layers import Plan
 from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built
-from torchproof.plan import Plan
 from torchproof.registry import Reference, Registry
 
 

@@ -22,9 +22,9 @@ from torchproof.assemble.layer import Entry, LayerStream
 from torchproof.assemble.layerfacts import write_whole
 from torchproof.assemble.wheelfile import open_wheel
 from torchproof.errors import CellError, HostError
-from torchproof.imageconfig import ImageConfig
+from torchproof.image.config import ImageConfig
+from torchproof.image.layers import PREFIX
 from torchproof.index.download import sha256_of
-from torchproof.plan import PREFIX
 
 _WHITEOUT: Final = ".wh."
 _INTERPRETER_FOLDERS: Final = ("usr/local/bin", "usr/bin", "opt/python/bin")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from torchproof.imageconfig import CELL_LABEL, ImageConfig
+from torchproof.image.config import CELL_LABEL, ImageConfig
 from torchproof.model.lock import Lock
 from torchproof.registry import OCI_CONFIG, OCI_MANIFEST, Descriptor, sha256_digest
 

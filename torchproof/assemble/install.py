@@ -29,7 +29,7 @@ from installer.utils import (
 from torchproof.assemble.reading import read
 from torchproof.assemble.wheelfile import Member, WheelFile, safe_path
 from torchproof.errors import IntegrityError
-from torchproof.plan import PREFIX
+from torchproof.image.layers import PREFIX
 
 INSTALLER: Final = b"torchproof\n"
 _SIGNATURES: Final = ("RECORD.jws", "RECORD.p7s")

@@ -12,8 +12,8 @@ from typing import Final
 from torchproof.assemble.layerfacts import recipe_key
 from torchproof.assemble.prune import COMPRESSION
 from torchproof.errors import CellError
+from torchproof.image.layers import PREFIX, Plan
 from torchproof.model.lock import LayerName, Lock, LockedWheel
-from torchproof.plan import PREFIX, Plan
 
 LARGE: Final = 4_000_000
 """Bytes from which a wheel is a blob of its own."""

@@ -20,11 +20,11 @@ from torchproof.assemble.layerfacts import recipe_key
 from torchproof.assemble.prune import Pruner
 from torchproof.assemble.recipes import MOST_LAYERS, Recipe, recipes
 from torchproof.assemble.wheelfile import open_wheel
-from torchproof.imageconfig import image_config
+from torchproof.image.config import image_config
+from torchproof.image.layers import PREFIX, Plan
 from torchproof.index.verified_files import State, is_marked, state_of
 from torchproof.index.wheel_store import WHEELHOUSE, WheelStore
 from torchproof.model.lock import LayerName, Lock, LockedWheel, canonical_json
-from torchproof.plan import PREFIX, Plan
 
 SEEDS = frozenset({"pip", "setuptools"})
 """What `venv` installs besides the environment itself."""

@@ -28,13 +28,7 @@ from torchproof.audit.facts import (
 )
 from torchproof.audit.layers import LayerScan, merge, scan_directory, scan_tar
 from torchproof.errors import CellError, HostError, InputError
-from torchproof.publish.images import (
-    Image,
-    from_layout,
-    from_registry,
-    from_saved,
-    pick_platform,
-)
+from torchproof.image.stored import Image, from_layout, from_registry, from_saved, pick_platform
 from torchproof.registry import Reference, Registry
 
 Scan = Callable[[], LayerScan]

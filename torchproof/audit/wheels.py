@@ -27,9 +27,9 @@ from torchproof.audit.facts import (
 from torchproof.audit.inspect import inspect, wanted
 from torchproof.audit.layers import CHUNK, IN_MEMORY, UNPACKING, LayerScan, merge, problem
 from torchproof.errors import IntegrityError, TorchproofError
+from torchproof.image.layers import PREFIX
 from torchproof.index.download import sha256_of
 from torchproof.model.lock import Lock, LockedWheel
-from torchproof.plan import PREFIX
 
 LARGEST_WHEEL: Final = 16 << 30
 """Bytes unpacked above which a wheel is taken for a bomb; torch's are under 2 GB."""

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from torchproof.commands.options import MatrixFile, Only
 from torchproof.errors import Exit
-from torchproof.generating import changes, stale_folders, write_files
+from torchproof.image.generated_files import changes, stale_folders, write_files
 from torchproof.matrix.expand import DEFAULT, expand, load_matrix, match_ids
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.upstream.facts import load_facts

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from torchproof.image.layers import Plan
     from torchproof.model.lock import Lock
     from torchproof.model.results import Built, Host
-    from torchproof.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ from torchproof.assemble.cell import build_cell, image_name
 from torchproof.assemble.layout import LayoutDestination, as_tar
 from torchproof.engines import Engine, RunResult, RunSpec
 from torchproof.errors import HostError
+from torchproof.image.layers import Plan
 from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
-from torchproof.plan import Plan
 
 LAYOUTS = Path("build/oci")
 """Where layouts lie, one folder a cell."""

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from torchproof.dockerfile import WHEELHOUSE
 from torchproof.errors import CellError, DriftError
+from torchproof.image.dockerfile import WHEELHOUSE
 from torchproof.installing import IndexUrls, ca_bundle, installer_index, pip_config, uv_config
 from torchproof.model.lock import Lock
 

@@ -24,8 +24,6 @@ from docker.errors import ImageNotFound
 from docker.models.images import Image
 from docker.types import DeviceRequest, LogConfig, Ulimit
 
-from torchproof.base import ensure_base
-from torchproof.dockerfile import base_ref, render
 from torchproof.engines import RunResult, RunSpec
 from torchproof.engines.buildclient import BuildClient, find_build_client
 from torchproof.engines.buildcontext import (
@@ -37,7 +35,10 @@ from torchproof.engines.buildcontext import (
 from torchproof.engines.containers import engine_faults, run_container, stop_containers, sweep
 from torchproof.engines.processes import run_logged, stop_all
 from torchproof.errors import CellError, HostError, TorchproofError
-from torchproof.imageconfig import image_config
+from torchproof.image.bootstrap import ensure_base
+from torchproof.image.config import image_config
+from torchproof.image.dockerfile import base_ref, render
+from torchproof.image.layers import Plan
 from torchproof.index.uv import redact
 from torchproof.index.wheel_store import Indexes
 from torchproof.installing import (
@@ -47,7 +48,6 @@ from torchproof.installing import (
 from torchproof.model.lock import LayerName, Lock
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
 from torchproof.nvml import read_gpus
-from torchproof.plan import Plan
 
 REPOSITORY = "localhost/torchproof/cell"
 """Local images; the registry `localhost` keeps their names from ever meaning a public image."""

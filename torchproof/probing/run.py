@@ -11,9 +11,9 @@ from typing import Protocol
 
 from torchproof.engines import RunResult, RunSpec
 from torchproof.errors import HostError, TorchproofError
+from torchproof.image.layers import PREFIX
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built, Gpu, Host, Outcome, ProbeResult, SubjectKind
-from torchproof.plan import PREFIX
 from torchproof.probing.baseline import Baseline, judge
 from torchproof.probing.diagnosis import diagnose
 from torchproof.probing.leases import lease

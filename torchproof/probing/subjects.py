@@ -7,13 +7,13 @@ from pathlib import Path
 
 from torchproof.engines.select import choose
 from torchproof.errors import HostError, InputError
+from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import Indexes
 from torchproof.matrix.expand import expand, load_matrix, select
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Built
-from torchproof.plan import make_plan
 from torchproof.probing.baseline import Baseline, read_baseline
 from torchproof.probing.hostpython import HostPython
 from torchproof.probing.run import Runner, RunOptions

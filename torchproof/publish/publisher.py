@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchproof.errors import CellError, HostError, InputError, TorchproofError
+from torchproof.image.stored import TESTED, Image, find_image, from_registry
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import State
 from torchproof.publish import evidence
 from torchproof.publish.content import Packed, push_content
 from torchproof.publish.evidence import BUNDLE_TYPE, Piece
-from torchproof.publish.images import TESTED, Image, find_image, from_registry
 from torchproof.publish.inside import Inside, check_inside
 from torchproof.publish.keyless import sign_keyless
 from torchproof.publish.policy import Decision, decide

@@ -13,10 +13,10 @@ import docker.errors
 
 from torchproof.engines.docker import REPOSITORY
 from torchproof.errors import TorchproofError
+from torchproof.image.layers import make_plan
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import Lock
 from torchproof.model.results import Gpu, Host, ProbeResult
-from torchproof.plan import make_plan
 from torchproof.probing.run import Trial
 from torchproof.publish.skip import Ledger, PublishedImage
 from torchproof.publish.statement import ProbeRead

@@ -12,8 +12,8 @@ from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
+from torchproof.image.stored import Image
 from torchproof.model.lock import Lock
-from torchproof.publish.images import Image
 from torchproof.publish.inside import Inside
 
 SBOM_TYPE = "application/vnd.cyclonedx+json"

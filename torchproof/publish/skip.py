@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchproof.errors import TorchproofError
-from torchproof.imageconfig import PLAN_LABEL
+from torchproof.image.config import PLAN_LABEL
+from torchproof.image.layers import Plan
+from torchproof.image.stored import from_registry
 from torchproof.model.lock import Lock
 from torchproof.model.results import Outcome
-from torchproof.plan import Plan
 from torchproof.publish.covers import Requirement
-from torchproof.publish.images import from_registry
 from torchproof.publish.statement import ProbeRead
 from torchproof.publish.tags import immutable_tag
 from torchproof.publish.verification import Proof, Trust, verify

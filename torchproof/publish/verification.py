@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torchproof.errors import EvidenceError, InputError, TorchproofError
+from torchproof.image.stored import Image, from_registry, pick_platform
 from torchproof.model.results import State
 from torchproof.publish.covers import Requirement, uncovered
 from torchproof.publish.evidence import (
@@ -21,7 +22,6 @@ from torchproof.publish.evidence import (
     Found,
     find,
 )
-from torchproof.publish.images import Image, from_registry, pick_platform
 from torchproof.publish.keyless import open_bundle
 from torchproof.publish.sbom import SBOM_TYPE
 from torchproof.publish.signing import (

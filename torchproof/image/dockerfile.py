@@ -16,17 +16,17 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from torchproof.errors import InputError
-from torchproof.imageconfig import TITLE_LABEL, Directory, image_config
+from torchproof.image.config import TITLE_LABEL, Directory, image_config
+from torchproof.image.layers import PREFIX, Layer, Plan
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel, canonical_json
-from torchproof.plan import PREFIX, Layer, Plan
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 """Where Debian and Ubuntu keep the CA bundle; the build secret `ca` is mounted over it."""
 WHEELHOUSE = "wheelhouse"
 """The index alias of a user's own wheels, and the folder of the build context that holds them."""
 
-_HERE = Path(__file__).parent
-_TEMPLATES = (_HERE / "templates", _HERE.parent / "images" / "templates")
+_PACKAGE = Path(__file__).parents[1]
+_TEMPLATES = (_PACKAGE / "templates", _PACKAGE.parent / "images" / "templates")
 """Inside an installed package; in a checkout."""
 _COMMENTS = {
     LayerName.CUDA: "NVIDIA's CUDA libraries but cuDNN and NCCL",

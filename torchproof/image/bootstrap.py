@@ -13,9 +13,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from torchproof.dockerfile import base_ref
 from torchproof.engines.processes import run_logged
 from torchproof.errors import CellError, HostError, InputError
+from torchproof.image.dockerfile import base_ref
 from torchproof.model.lock import LockedBase
 
 EPOCH = 1_767_225_600

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchproof.dockerfile import render
+from torchproof.image.dockerfile import render
+from torchproof.image.layers import make_plan
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import IMAGES
-from torchproof.plan import make_plan
 
 TEMPLATES = "templates"
 """The one folder of images/ that is no cell."""

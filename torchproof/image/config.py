@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from torchproof.image.layers import PREFIX, make_plan
 from torchproof.model.lock import Lock
-from torchproof.plan import PREFIX, make_plan
 
 UID = 1000
 HOME = "/home/torch"
