@@ -39,13 +39,13 @@ from buildtable import table, write_docs
 
 from torchproof.assemble.baseimage import from_tar
 from torchproof.assemble.layerfacts import FactsStore
-from torchproof.engines.buildclient import BuildClient, find_build_client
-from torchproof.engines.buildcontext import write_secrets
+from torchproof.engines.build_client import BuildClient, find_build_client
+from torchproof.engines.build_context import write_secrets
+from torchproof.engines.installer import index_urls
 from torchproof.image.bootstrap import ensure_base
 from torchproof.image.dockerfile import base_ref, render
 from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
-from torchproof.installing import index_urls
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.upstream.facts import load_facts

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from torchproof.engines import RunResult
+from torchproof.engines.engine import RunResult
 from torchproof.errors import HostError
 
 MARKER = "TORCHPROOF_RUN"

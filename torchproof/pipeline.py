@@ -15,9 +15,9 @@ from pathlib import Path
 from torchproof._progress import Progress
 from torchproof.audit.facts import ReportedSize
 from torchproof.audit.run import audit_built, audit_wheels
-from torchproof.building import BuildResult, build_cells
 from torchproof.cellrun import CellRun, Judging, described, verdict_of
-from torchproof.engines import Engine
+from torchproof.engines.build_cells import BuildResult, build_cells
+from torchproof.engines.engine import Engine
 from torchproof.errors import CellError, InputError, TorchproofError
 from torchproof.image.generated_files import write_files
 from torchproof.image.layers import make_plan

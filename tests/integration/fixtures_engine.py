@@ -22,8 +22,8 @@ import docker
 import pytest
 
 from tests.fakeindex import FakeIndex, Wheel, make_wheel
-from torchproof.engines import Engine
 from torchproof.engines.docker import REPOSITORY, DockerEngine
+from torchproof.engines.engine import Engine
 from torchproof.engines.venv import VenvEngine
 from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import Indexes, cache_dir

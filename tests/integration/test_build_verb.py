@@ -17,7 +17,7 @@ from tests.fakeindex import FakeIndex, Fault, published_wheels
 from tests.integration.fixtures_engine import Bench, nvidia, small_lock, small_wheels, wait_for
 from tests.integration.needs import needs
 from tests.integration.registries import running_registry
-from torchproof.building import build_cells
+from torchproof.engines.build_cells import build_cells
 from torchproof.engines.docker import DockerEngine
 from torchproof.index.wheel_store import cache_dir
 from torchproof.model.lock import LayerName

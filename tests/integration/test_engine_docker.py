@@ -24,10 +24,10 @@ from tests.integration.fixtures_engine import (
     wait_for,
 )
 from tests.integration.needs import needs
-from torchproof.building import build_cells, shared
-from torchproof.engines import RunSpec
+from torchproof.engines.build_cells import build_cells, shared
 from torchproof.engines.containers import OWNER_LABEL, sweep
 from torchproof.engines.docker import DockerEngine
+from torchproof.engines.engine import RunSpec
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
 from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import WHEELHOUSE, Indexes, cache_dir

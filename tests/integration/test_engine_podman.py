@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.integration.fixtures_engine import Bench
 from tests.integration.needs import needs
-from torchproof.engines import RunSpec
 from torchproof.engines.docker import DockerEngine
+from torchproof.engines.engine import RunSpec
 from torchproof.image.layers import make_plan
 
 pytestmark = [needs("podman"), needs("bootstrap"), needs("network")]

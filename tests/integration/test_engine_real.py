@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.needs import needs
-from torchproof.building import build_cells, shared
-from torchproof.engines import RunSpec
+from torchproof.engines.build_cells import build_cells, shared
 from torchproof.engines.docker import DockerEngine
+from torchproof.engines.engine import RunSpec
 from torchproof.model.lock_file import read_lock
 
 pytestmark = [

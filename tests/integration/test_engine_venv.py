@@ -13,8 +13,8 @@ import pytest
 from tests.fakeindex import Fault
 from tests.integration.fixtures_engine import Bench
 from tests.integration.needs import needs
-from torchproof.building import build_cells
-from torchproof.engines import RunSpec
+from torchproof.engines.build_cells import build_cells
+from torchproof.engines.engine import RunSpec
 from torchproof.errors import HostError, IndexUnreachableError, IntegrityError
 from torchproof.image.layers import make_plan
 from torchproof.model.results import SubjectKind

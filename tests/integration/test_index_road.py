@@ -14,7 +14,7 @@ import yaml
 from tests.fakeindex import FakeIndex, make_torch, published_wheels
 from tests.integration.needs import needs
 from torchproof.cli import main
-from torchproof.engines import docker as engine_module
+from torchproof.engines.engine import docker as engine_module
 from torchproof.upstream.facts import Build, load_facts
 
 FACTS = load_facts()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.engines.buildclient import find_build_client
+from torchproof.engines.build_client import find_build_client
 from torchproof.errors import HostError
 
 NO_BUILDX = '[ "$1" = buildx ] && exit 1\n'

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_dockerfile import LOCK
-from torchproof.engines.buildcontext import (
+from torchproof.engines.build_context import (
     build_network,
     check_folder,
     write_context,
     write_secrets,
 )
+from torchproof.engines.installer import IndexUrls
 from torchproof.errors import CellError, DriftError
-from torchproof.installing import IndexUrls
 
 FILES = {"Dockerfile": "FROM scratch\n", "torch.txt": "torch==2.9.1\n"}
 OWN = replace(LOCK.wheels[0], index="wheelhouse")

@@ -20,7 +20,7 @@ from torchproof.audit import entry, shadowing
 from torchproof.audit import index as indexes
 from torchproof.audit.facts import ImageFacts, RunConfig, Subject
 from torchproof.audit.rules import Rule, evaluate
-from torchproof.building import bytes_needed
+from torchproof.engines.build_cells import bytes_needed
 from torchproof.errors import InputError, IntegrityError
 from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import check

@@ -11,6 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_dockerfile import LOCK
+from torchproof.engines.installer import (
+    IndexUrls,
+    ca_bundle,
+    install_failure,
+    pip_config,
+    uv_config,
+)
 from torchproof.errors import (
     CellError,
     HostError,
@@ -18,7 +25,6 @@ from torchproof.errors import (
     IntegrityError,
     TorchproofError,
 )
-from torchproof.installing import IndexUrls, ca_bundle, install_failure, pip_config, uv_config
 
 PROMISED, CAME = "a" * 64, "b" * 64
 TORCH = next(wheel for wheel in LOCK.wheels if wheel.name == "torch")

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from torchproof._progress import Progress
-from torchproof.building import BuildResult, build_cells, shared
 from torchproof.commands.options import MatrixFile, Only
+from torchproof.engines.build_cells import BuildResult, build_cells, shared
 from torchproof.engines.select import assembler, choose
 from torchproof.errors import Exit, HostError, InputError
 from torchproof.matrix.expand import DEFAULT, expand, load_matrix, select

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from torchproof.assemble.busy import Busy
 from torchproof.assemble.cell import build_cell, image_name
 from torchproof.assemble.layout import LayoutDestination, as_tar
-from torchproof.engines import Engine, RunResult, RunSpec
+from torchproof.engines.engine import Engine, RunResult, RunSpec
 from torchproof.errors import HostError
 from torchproof.image.layers import Plan
 from torchproof.index.wheel_store import WheelStore

@@ -19,7 +19,7 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 
-from torchproof.engines import RunResult, RunSpec
+from torchproof.engines.engine import RunResult, RunSpec
 from torchproof.errors import CellError, HostError
 
 OWNER_LABEL = "torchproof.owner"

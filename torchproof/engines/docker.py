@@ -24,15 +24,17 @@ from docker.errors import ImageNotFound
 from docker.models.images import Image
 from docker.types import DeviceRequest, LogConfig, Ulimit
 
-from torchproof.engines import RunResult, RunSpec
-from torchproof.engines.buildclient import BuildClient, find_build_client
-from torchproof.engines.buildcontext import (
+from torchproof.engines.build_client import BuildClient, find_build_client
+from torchproof.engines.build_context import (
     build_network,
     check_folder,
     write_context,
     write_secrets,
 )
 from torchproof.engines.containers import engine_faults, run_container, stop_containers, sweep
+from torchproof.engines.engine import RunResult, RunSpec
+from torchproof.engines.installer import index_urls, install_failure
+from torchproof.engines.nvml import read_gpus
 from torchproof.engines.processes import run_logged, stop_all
 from torchproof.errors import CellError, HostError, TorchproofError
 from torchproof.image.bootstrap import ensure_base
@@ -41,13 +43,8 @@ from torchproof.image.dockerfile import base_ref, render
 from torchproof.image.layers import Plan
 from torchproof.index.uv import redact
 from torchproof.index.wheel_store import Indexes
-from torchproof.installing import (
-    index_urls,
-    install_failure,
-)
 from torchproof.model.lock import LayerName, Lock
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
-from torchproof.nvml import read_gpus
 
 REPOSITORY = "localhost/torchproof/cell"
 """Local images; the registry `localhost` keeps their names from ever meaning a public image."""

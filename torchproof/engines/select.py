@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchproof.assemble.cell import in_registry
-from torchproof.engines import Engine
 from torchproof.engines.assembling import LAYOUTS, AssemblingEngine
+from torchproof.engines.engine import Engine
 from torchproof.engines.venv import VenvEngine
 from torchproof.errors import HostError, InputError
 from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir

@@ -24,16 +24,16 @@ from packaging.version import Version
 from uv import find_uv_bin
 
 from torchproof._process import run_command
-from torchproof.engines import RunResult, RunSpec
+from torchproof.engines.engine import RunResult, RunSpec
+from torchproof.engines.installer import index_urls, install_environment, install_failure
+from torchproof.engines.nvml import read_gpus, visible
 from torchproof.engines.processes import run_logged, stop_all
 from torchproof.errors import CellError, HostError
 from torchproof.image.dockerfile import requirements
 from torchproof.image.layers import Layer, Plan
 from torchproof.index.wheel_store import WHEELHOUSE, Indexes
-from torchproof.installing import index_urls, install_environment, install_failure
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
-from torchproof.nvml import read_gpus, visible
 
 MARKER = "torchproof.json"
 """Written last: an environment without it is not finished."""

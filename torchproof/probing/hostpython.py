@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from torchproof._process import run_command
-from torchproof.engines import RunResult, RunSpec
+from torchproof.engines.engine import RunResult, RunSpec
+from torchproof.engines.nvml import read_gpus, visible
 from torchproof.errors import CellError, HostError
 from torchproof.model.results import Built, Host, SubjectKind
-from torchproof.nvml import read_gpus, visible
 
 DESCRIBE = """
 import importlib.metadata, json, sys

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from torchproof.engines import RunResult, RunSpec
+from torchproof.engines.engine import RunResult, RunSpec
 from torchproof.errors import HostError, TorchproofError
 from torchproof.image.layers import PREFIX
 from torchproof.model.lock import Lock

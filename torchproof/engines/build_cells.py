@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchproof.engines import Engine
+from torchproof.engines.engine import Engine
 from torchproof.errors import HostError, TorchproofError
 from torchproof.image.layers import Plan, make_plan
 from torchproof.model.lock import LayerName, Lock

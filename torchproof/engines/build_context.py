@@ -7,9 +7,15 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from torchproof.engines.installer import (
+    IndexUrls,
+    ca_bundle,
+    installer_index,
+    pip_config,
+    uv_config,
+)
 from torchproof.errors import CellError, DriftError
 from torchproof.image.dockerfile import WHEELHOUSE
-from torchproof.installing import IndexUrls, ca_bundle, installer_index, pip_config, uv_config
 from torchproof.model.lock import Lock
 
 NETWORK = "TORCHPROOF_BUILD_NETWORK"
