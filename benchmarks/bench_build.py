@@ -37,8 +37,8 @@ import psutil
 from buildfloor import floor, to_nowhere
 from buildtable import table, write_docs
 
-from torchproof.assemble.baseimage import from_tar
-from torchproof.assemble.layerfacts import FactsStore
+from torchproof.assemble.base_image import from_tar
+from torchproof.assemble.layer_facts import FactsStore
 from torchproof.engines.build_client import BuildClient, find_build_client
 from torchproof.engines.build_context import write_secrets
 from torchproof.engines.installer import index_urls

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from isal import igzip_lib
 
-from torchproof.assemble.baseimage import from_tar
+from torchproof.assemble.base_image import from_tar
 from torchproof.assemble.builder import Assembler
-from torchproof.assemble.reading import CHUNK
-from torchproof.assemble.wheelfile import DEFLATED, open_wheel
+from torchproof.assemble.layer.wheel_file import DEFLATED, open_wheel
+from torchproof.assemble.layer.wheel_reader import CHUNK
 from torchproof.image.bootstrap import ensure_base
 from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import WheelStore

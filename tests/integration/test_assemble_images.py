@@ -17,10 +17,10 @@ import pytest
 from tests.integration.needs import needs
 from tests.integration.registries import running_registry
 from tests.integration.trees import Tree, TreeDestination, docker_tree
-from torchproof.assemble.baseimage import from_tar
+from torchproof.assemble.base_image import from_tar
 from torchproof.assemble.builder import Assembler
 from torchproof.assemble.cell import build_cell
-from torchproof.assemble.layout import as_tar
+from torchproof.assemble.layout_destination import as_tar
 from torchproof.engines.select import choose
 from torchproof.image.bootstrap import ensure_base
 from torchproof.image.layers import make_plan

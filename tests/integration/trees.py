@@ -11,7 +11,7 @@ from typing import IO, NamedTuple, cast
 
 from isal import igzip
 
-from torchproof.assemble.baseimage import _Readable
+from torchproof.assemble.base_image import _Readable
 from torchproof.assemble.destination import OpenSource
 
 CHUNK = 1 << 20

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.wheels import make_wheel, sha256
-from torchproof.assemble.baseimage import from_tar
+from torchproof.assemble.base_image import from_tar
 from torchproof.assemble.builder import Assembler
 from torchproof.assemble.destination import Destination
 from torchproof.image.layers import make_plan

@@ -22,10 +22,10 @@ import pytest
 
 from tests.unit.assembling import assemble, slim, tiny_base, tiny_lock
 from tests.unit.fakeregistry import FakeRegistry, Fault
-from torchproof.assemble.busy import Busy
-from torchproof.assemble.layout import LayoutDestination, as_tar
+from torchproof.assemble.key_locks import Busy
+from torchproof.assemble.layout_destination import LayoutDestination, as_tar
 from torchproof.assemble.recipes import LARGE, recipes
-from torchproof.assemble.remote import RemoteDestination
+from torchproof.assemble.registry_destination import RemoteDestination
 from torchproof.errors import CellError, HostError, InputError, IntegrityError, RegistryError
 from torchproof.image.layers import make_plan
 from torchproof.index.verified_files import mark, state_of
@@ -277,7 +277,8 @@ def test_a_lying_registry_gets_no_tag(place: Place, fake: FakeRegistry) -> None:
 
 
 def test_a_killed_build_is_resumed(place: Place) -> None:
-    script = SCRIPT.replace("print(", "import torchproof.assemble.layout as l, os, time\n"
+    script = SCRIPT.replace("print(", "import os, time\n"
+        "import torchproof.assemble.layout_destination as l\n"
         "write = l._write_all\n"
         "l._write_all = lambda *a: (write(*a), time.sleep(0.2))\nprint(")  # fmt: skip
     child = subprocess.Popen([sys.executable, "-c", script, str(place.folder)])

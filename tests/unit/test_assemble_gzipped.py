@@ -6,7 +6,7 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchproof.assemble import gzipped
+from torchproof.assemble.layer import gzip_members as gzipped
 
 pieces = st.lists(
     st.one_of(st.binary(max_size=60), st.integers(0, 1200).map(bytes)), max_size=12

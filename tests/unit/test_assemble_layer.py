@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from installer.records import parse_record_file
 
 from tests.unit.wheels import make_wheel, record_line, sha256
-from torchproof.assemble.install import fix_shebang, install
-from torchproof.assemble.layer import LayerStream
-from torchproof.assemble.reading import Inflater
-from torchproof.assemble.wheelfile import open_wheel, safe_path
+from torchproof.assemble.layer.installation import fix_shebang, install
+from torchproof.assemble.layer.stream import LayerStream
+from torchproof.assemble.layer.wheel_file import open_wheel, safe_path
+from torchproof.assemble.layer.wheel_reader import Inflater
 from torchproof.errors import IntegrityError
 
 SITE = "opt/venv/lib/python3.11/site-packages"

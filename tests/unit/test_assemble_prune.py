@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.unit.assembling import assemble, slim, tiny_base, tiny_lock
 from tests.unit.test_assemble_builder import read_layout, tree
 from tests.unit.wheels import record_line
-from torchproof.assemble import prune as prune_module
-from torchproof.assemble.layout import LayoutDestination
-from torchproof.assemble.prune import Pruner, require_served, serves, target_of
+from torchproof.assemble.layer import prune as prune_module
+from torchproof.assemble.layer.prune import Pruner, require_served, serves, target_of
+from torchproof.assemble.layout_destination import LayoutDestination
 from torchproof.errors import HostError, InputError
 
 PTX, SASS, LTO = 1, 2, 8
@@ -135,7 +135,7 @@ def test_a_disk_without_room_for_a_large_container_is_named() -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with (
         patch.object(prune_module, "HELD", 100),
-        patch("torchproof.assemble.spool.tempfile.TemporaryFile", side_effect=full),
+        patch("torchproof.assemble.layer.spool.tempfile.TemporaryFile", side_effect=full),
         pytest.raises(HostError, match="No space left"),
     ):
         prune(whole, "sm_90")

@@ -7,7 +7,7 @@ import tarfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchproof.assemble.tarball import MTIME, file_header
+from torchproof.assemble.layer.tar_headers import MTIME, file_header
 
 names = st.text(
     st.characters(min_codepoint=33, max_codepoint=0x24F), min_size=1, max_size=130

@@ -7,7 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchproof.fatbin import MAGIC, architectures, containers, is_emptied
+from torchproof.assemble.layer.fatbin import MAGIC, architectures, containers, is_emptied
 
 PTX, SASS, OTHER = 1, 2, 16
 

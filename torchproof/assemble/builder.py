@@ -14,18 +14,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 
-from torchproof.assemble.baseimage import BaseImage, BaseLayer
-from torchproof.assemble.busy import Busy
+from torchproof.assemble.base_image import BaseImage, BaseLayer
 from torchproof.assemble.destination import Destination, OpenSource
-from torchproof.assemble.image import TITLE, Image, ImageLayerFacts, make_image
-from torchproof.assemble.layer import LayerStream
-from torchproof.assemble.layerfacts import (
-    FactsStore,
-    LayerFacts,
-    write_facts,
-    write_whole,
-)
-from torchproof.assemble.prune import require_served
+from torchproof.assemble.image_documents import TITLE, Image, ImageLayerFacts, make_image
+from torchproof.assemble.key_locks import Busy
+from torchproof.assemble.layer.prune import require_served
+from torchproof.assemble.layer.stream import LayerStream
+from torchproof.assemble.layer_facts import FactsStore, LayerFacts, write_facts, write_whole
 from torchproof.assemble.work import Work, all_work
 from torchproof.errors import HostError, IntegrityError
 from torchproof.image.config import image_config

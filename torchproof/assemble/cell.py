@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from torchproof.assemble.baseimage import BaseImage, from_registry, from_tar
+from torchproof.assemble.base_image import BaseImage, from_registry, from_tar
 from torchproof.assemble.builder import Assembler, Note
-from torchproof.assemble.busy import Busy
 from torchproof.assemble.destination import Destination
-from torchproof.assemble.layout import LayoutDestination
-from torchproof.assemble.remote import RemoteDestination
+from torchproof.assemble.key_locks import Busy
+from torchproof.assemble.layout_destination import LayoutDestination
+from torchproof.assemble.registry_destination import RemoteDestination
 from torchproof.image.bootstrap import ensure_base
 from torchproof.image.layers import Plan
 from torchproof.index.wheel_store import WheelStore

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from torchproof.assemble.layerfacts import recipe_key
-from torchproof.assemble.prune import COMPRESSION
+from torchproof.assemble.layer.prune import COMPRESSION
+from torchproof.assemble.layer_facts import recipe_key
 from torchproof.errors import CellError
 from torchproof.image.layers import PREFIX, Plan
 from torchproof.model.lock import LayerName, Lock, LockedWheel

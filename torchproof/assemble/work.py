@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchproof.assemble.baseimage import BaseImage
-from torchproof.assemble.environment import (
+from torchproof.assemble.base_image import BaseImage
+from torchproof.assemble.layer.base_layers import (
     BaseFiles,
     config_layer,
     python_layer,
     read_base_files,
 )
-from torchproof.assemble.install import Installation, Installed, install
-from torchproof.assemble.layer import LayerStream, Transform
-from torchproof.assemble.layerfacts import recipe_key
-from torchproof.assemble.prune import Pruner
+from torchproof.assemble.layer.installation import Installation, Installed, install
+from torchproof.assemble.layer.prune import Pruner
+from torchproof.assemble.layer.stream import LayerStream, Transform
+from torchproof.assemble.layer.wheel_file import open_wheel
+from torchproof.assemble.layer_facts import recipe_key
 from torchproof.assemble.recipes import MOST_LAYERS, Recipe, recipes
-from torchproof.assemble.wheelfile import open_wheel
 from torchproof.image.config import image_config
 from torchproof.image.layers import PREFIX, Plan
 from torchproof.index.verified_files import State, is_marked, state_of

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from torchproof.assemble.prune import serves
+from torchproof.assemble.layer.fatbin import sort_architectures
+from torchproof.assemble.layer.prune import serves
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.requirements import MACHINES
 from torchproof.audit.rules import Rule, rules_of
-from torchproof.fatbin import sort_architectures
 from torchproof.model.results import Finding
 from torchproof.upstream.driver_rules import (
     HostAnswer,

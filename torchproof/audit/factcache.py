@@ -14,7 +14,7 @@ from typing import Any
 
 from isal import igzip
 
-from torchproof import fatbin
+from torchproof.assemble.layer import fatbin
 from torchproof.audit import elf, facts, inspect, layers
 from torchproof.audit.elf import ElfFacts, Symbol
 from torchproof.audit.facts import Detail, FileEntry, FileKind

@@ -10,7 +10,7 @@ from dataclasses import replace
 from mmap import mmap
 from typing import Final
 
-from torchproof import fatbin
+from torchproof.assemble.layer import fatbin
 from torchproof.audit import elf
 from torchproof.audit.facts import NOTHING, Detail, FileEntry
 

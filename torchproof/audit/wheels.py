@@ -12,8 +12,8 @@ from typing import Final
 
 from isal import isal_zlib
 
-from torchproof.assemble.install import site_packages
-from torchproof.assemble.wheelfile import STORED, Member, open_wheel
+from torchproof.assemble.layer.installation import site_packages
+from torchproof.assemble.layer.wheel_file import STORED, Member, open_wheel
 from torchproof.audit.factcache import FactCache
 from torchproof.audit.facts import (
     NOTHING,

@@ -14,11 +14,20 @@ from typing import Protocol
 
 from isal import isal_zlib
 
-from torchproof.assemble import gzipped, tarball
-from torchproof.assemble.install import Installation, Installed, record, record_hash
-from torchproof.assemble.prune import LEVEL
-from torchproof.assemble.reading import CHUNK, SENT, SMALL, Check, Inflater, Sequential, unpacked
-from torchproof.assemble.wheelfile import DEFLATED, Member
+from torchproof.assemble.layer import gzip_members as gzipped
+from torchproof.assemble.layer import tar_headers as tarball
+from torchproof.assemble.layer.installation import Installation, Installed, record, record_hash
+from torchproof.assemble.layer.prune import LEVEL
+from torchproof.assemble.layer.wheel_file import DEFLATED, Member
+from torchproof.assemble.layer.wheel_reader import (
+    CHUNK,
+    SENT,
+    SMALL,
+    Check,
+    Inflater,
+    Sequential,
+    unpacked,
+)
 
 
 class Transform(Protocol):

@@ -26,8 +26,8 @@ from installer.utils import (
     parse_wheel_filename,
 )
 
-from torchproof.assemble.reading import read
-from torchproof.assemble.wheelfile import Member, WheelFile, safe_path
+from torchproof.assemble.layer.wheel_file import Member, WheelFile, safe_path
+from torchproof.assemble.layer.wheel_reader import read
 from torchproof.errors import IntegrityError
 from torchproof.image.layers import PREFIX
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from torchproof.assemble.layer.fatbin import Container, containers
 from torchproof.errors import HostError
-from torchproof.fatbin import Container, containers
 
 PIECE: Final = 1 << 20
 

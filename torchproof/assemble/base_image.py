@@ -16,8 +16,8 @@ from filelock import FileLock
 from isal import igzip, isal_zlib
 
 from torchproof.assemble.destination import OpenSource
-from torchproof.assemble.layerfacts import FactsStore, LayerFacts, recipe_key
-from torchproof.assemble.layout import file_chunks
+from torchproof.assemble.layer_facts import FactsStore, LayerFacts, recipe_key
+from torchproof.assemble.layout_destination import file_chunks
 from torchproof.errors import CellError, HostError, IntegrityError
 from torchproof.registry import (
     DOCKER_MANIFEST_LIST,

@@ -1,6 +1,6 @@
 """Slim layers: device code for GPUs that the image does not serve becomes zeros, in the stream.
 
-The driver takes the best entry of each container (see `torchproof.fatbin`). For each wanted GPU
+The driver takes the best entry of each container (see `fatbin.py`). For each wanted GPU
 keep the machine code with the largest architecture that is not above it and of its major version;
 only if there is none, the newest PTX not above it. The payloads of the others become zeros, in
 place, their headers stay, so that nothing else of the library moves; zeros compress away.
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from torchproof.assemble.spool import PIECE, Spool
+from torchproof.assemble.layer.fatbin import MAGIC, CodeKind, Container, Entry, containers
+from torchproof.assemble.layer.spool import PIECE, Spool
 from torchproof.errors import InputError
-from torchproof.fatbin import MAGIC, CodeKind, Container, Entry, containers
 
 LEVEL: Final = 2
 """Of ISA-L, for files that are changed. Its levels 0 to 2 gave equal bytes on an AMD processor with

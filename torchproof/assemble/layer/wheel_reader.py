@@ -8,7 +8,7 @@ from typing import cast
 
 from isal import igzip_lib, isal_zlib
 
-from torchproof.assemble.wheelfile import DEFLATED, Member, WheelFile
+from torchproof.assemble.layer.wheel_file import DEFLATED, Member, WheelFile
 from torchproof.errors import IntegrityError
 
 CHUNK = 1 << 18

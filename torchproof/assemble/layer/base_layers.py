@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
-from torchproof.assemble import tarball
-from torchproof.assemble.baseimage import BaseImage
-from torchproof.assemble.install import Installation, install
-from torchproof.assemble.layer import Entry, LayerStream
-from torchproof.assemble.layerfacts import write_whole
-from torchproof.assemble.wheelfile import open_wheel
+from torchproof.assemble.base_image import BaseImage
+from torchproof.assemble.layer import tar_headers as tarball
+from torchproof.assemble.layer.installation import Installation, install
+from torchproof.assemble.layer.stream import Entry, LayerStream
+from torchproof.assemble.layer.wheel_file import open_wheel
+from torchproof.assemble.layer_facts import write_whole
 from torchproof.errors import CellError, HostError
 from torchproof.image.config import ImageConfig
 from torchproof.image.layers import PREFIX

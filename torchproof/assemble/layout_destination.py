@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torchproof.assemble import tarball
 from torchproof.assemble.destination import OpenSource
-from torchproof.assemble.layerfacts import write_whole
+from torchproof.assemble.layer import tar_headers as tarball
+from torchproof.assemble.layer_facts import write_whole
 from torchproof.errors import HostError, IntegrityError
 from torchproof.registry import OCI_INDEX, OCI_MANIFEST, Descriptor, sha256_digest
 
