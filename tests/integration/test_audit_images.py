@@ -15,9 +15,9 @@ import docker
 import pytest
 
 from tests.integration.needs import needs
-from torchproof.audit.factcache import FactCache
 from torchproof.audit.facts import ImageFacts
-from torchproof.audit.imagefs import open_anything, open_image
+from torchproof.audit.reading.open_subject import open_anything, open_image
+from torchproof.audit.reading.scan_cache import FactCache
 from torchproof.audit.run import audit_tree
 from torchproof.errors import HostError
 from torchproof.model.results import Level

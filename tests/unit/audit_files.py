@@ -6,9 +6,9 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from torchproof.audit.elf import ElfFacts
+from torchproof.audit.catalogue import RULES
 from torchproof.audit.facts import Detail, FileEntry, FileKind, ImageFacts, RunConfig
-from torchproof.audit.registry import RULES
+from torchproof.audit.reading.elf import ElfFacts
 from torchproof.model.results import Finding
 
 SITE = "/opt/venv/lib/python3.11/site-packages"

@@ -4,8 +4,8 @@ import pytest
 
 from tests.unit import audit_files
 from tests.unit.textaudit import findings
-from torchproof.audit import baseimages
-from torchproof.audit.rules import evaluate
+from torchproof.audit.rule import evaluate
+from torchproof.audit.rules.recipes import base as baseimages
 from torchproof.model.results import Level
 
 

@@ -16,9 +16,9 @@ from elftools.elf.sections import SymbolTableSection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchproof.audit.elf import ElfFacts, parse_elf, sections
 from torchproof.audit.facts import FileEntry
-from torchproof.audit.inspect import inspect
+from torchproof.audit.reading.elf import ElfFacts, parse_elf, sections
+from torchproof.audit.reading.file_detail import inspect
 
 LIBRARIES = sorted(Path(sysconfig.get_path("stdlib")).glob("lib-dynload/*.so"))[:12]
 BINARIES = [Path(sys.executable).resolve(), *LIBRARIES]

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.unit.audit_files import SITE, Content, Link, facts_of
-from torchproof.audit import compile as compiling
-from torchproof.audit import entry, shadowing, user
 from torchproof.audit.facts import RunConfig, Subject
-from torchproof.audit.rules import Rule, evaluate
+from torchproof.audit.rule import Rule, evaluate
+from torchproof.audit.rules.image import compile as compiling
+from torchproof.audit.rules.image import entry, shadowing, user
 from torchproof.model.cell import Cell
 from torchproof.model.results import Finding, Level
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchproof.audit.directory import walk
-from torchproof.audit.factcache import FactCache
 from torchproof.audit.facts import FileEntry, FileKind, ImageFacts
-from torchproof.audit.imagefs import open_anything, open_directory
-from torchproof.audit.layers import LayerScan, merge, scan_tar
+from torchproof.audit.reading.directory import walk
+from torchproof.audit.reading.layer_scan import LayerScan, merge, scan_tar
+from torchproof.audit.reading.open_subject import open_anything, open_directory
+from torchproof.audit.reading.scan_cache import FactCache
 from torchproof.errors import CellError, InputError
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.audit.registry import RULES, markdown
-from torchproof.audit.rules import Rule
+from torchproof.audit.catalogue import RULES, markdown
+from torchproof.audit.rule import Rule
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "audit-rules.md"
 

@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.textaudit import facts_of, findings
-from torchproof.audit.dockerfile_parse import parse_dockerfile
 from torchproof.audit.facts import TextFile
+from torchproof.audit.parsing.dockerfile import parse_dockerfile
+from torchproof.audit.parsing.shell import parse_shell
+from torchproof.audit.parsing.texts import TextKind, collect, kind_of
+from torchproof.audit.parsing.words import expand, split_words
 from torchproof.audit.run_texts import audit_texts
-from torchproof.audit.shell import parse_shell
-from torchproof.audit.texts import TextKind, collect, kind_of
-from torchproof.audit.words import expand, split_words
 from torchproof.errors import InputError
 
 NAMES = ("Dockerfile", "run.sh", "job.yaml", "requirements.txt", "Makefile", "j.sbatch")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.audit.factcache import FactCache
 from torchproof.audit.facts import ImageFacts
-from torchproof.audit.wheels import open_wheels
+from torchproof.audit.reading.scan_cache import FactCache
+from torchproof.audit.reading.wheels import open_wheels
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -75,7 +75,7 @@ def test_a_file_that_is_not_the_locked_one_is_a_finding(tmp_path: Path) -> None:
 def test_a_zip_bomb_is_a_finding_and_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchproof.audit.wheels.LARGEST_WHEEL", 1 << 20)
+    monkeypatch.setattr("torchproof.audit.reading.wheels.LARGEST_WHEEL", 1 << 20)
     bomb = made(tmp_path, {"made/libbomb.so": bytes(2 << 20)})
     found = facts(bomb, tmp_path)
     assert [problem.rule for problem in found.problems] == ["files.wheel"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.audit_files import SITE, Content, Link, facts_of, findings, wheel
-from torchproof.audit.elf import ElfFacts, Symbol
 from torchproof.audit.facts import Detail, ImageFacts, RunConfig, Subject, TargetHost
+from torchproof.audit.reading.elf import ElfFacts, Symbol
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.model.results import Finding, Level

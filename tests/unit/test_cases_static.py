@@ -15,11 +15,11 @@ import pytest
 
 from tests.unit import textaudit
 from tests.unit.audit_files import SITE, facts_of
-from torchproof.audit import compile as compiling
-from torchproof.audit import entry, shadowing
-from torchproof.audit import index as indexes
 from torchproof.audit.facts import ImageFacts, RunConfig, Subject
-from torchproof.audit.rules import Rule, evaluate
+from torchproof.audit.rule import Rule, evaluate
+from torchproof.audit.rules.image import compile as compiling
+from torchproof.audit.rules.image import entry, shadowing
+from torchproof.audit.rules.recipes import index as indexes
 from torchproof.engines.build_cells import bytes_needed
 from torchproof.errors import InputError, IntegrityError
 from torchproof.image.layers import make_plan

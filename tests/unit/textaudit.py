@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from torchproof.audit import (
-    baseimages,
-    dockerfile,
-    dockerorder,
-    dockervars,
-    index,
-    pipelines,
-    recipe,
-    recipe_start,
-)
 from torchproof.audit.facts import ImageFacts, Subject, TextFile
-from torchproof.audit.rules import Rule, evaluate
+from torchproof.audit.rule import Rule, evaluate
+from torchproof.audit.rules.recipes import base as baseimages
+from torchproof.audit.rules.recipes import ci as pipelines
+from torchproof.audit.rules.recipes import dockerfile, index
+from torchproof.audit.rules.recipes import launch as recipe
+from torchproof.audit.rules.recipes import launch_start as recipe_start
+from torchproof.audit.rules.recipes import order as dockerorder
+from torchproof.audit.rules.recipes import variables as dockervars
 from torchproof.model.results import Finding, Level
 
 RULES: tuple[Rule, ...] = (

@@ -12,10 +12,10 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torchproof.audit.distributions import Distribution, find_distributions
+from torchproof.audit.model.distributions import Distribution, find_distributions
 
 if TYPE_CHECKING:
-    from torchproof.audit.elf import ElfFacts
+    from torchproof.audit.reading.elf import ElfFacts
     from torchproof.model.cell import Cell
     from torchproof.model.lock import Lock
     from torchproof.model.results import Finding

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from torchproof.audit.catalogue import RULES
 from torchproof.audit.facts import ImageFacts, ReportedSize, TargetHost
-from torchproof.audit.imagefs import open_anything, open_directory, open_layout
-from torchproof.audit.registry import RULES
-from torchproof.audit.rules import evaluate
-from torchproof.audit.wheels import open_wheels
+from torchproof.audit.reading.open_subject import open_anything, open_directory, open_layout
+from torchproof.audit.reading.wheels import open_wheels
+from torchproof.audit.rule import evaluate
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built, Finding
 from torchproof.upstream.driver_rules import DeclaredHost

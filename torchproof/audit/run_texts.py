@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torchproof.audit.catalogue import RULES
 from torchproof.audit.facts import ImageFacts, Subject
-from torchproof.audit.registry import RULES
-from torchproof.audit.rules import evaluate
-from torchproof.audit.texts import TextKind, collect, kind_of
+from torchproof.audit.parsing.texts import TextKind, collect, kind_of
+from torchproof.audit.rule import evaluate
 from torchproof.errors import InputError
 from torchproof.model.results import Finding
 

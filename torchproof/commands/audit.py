@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from torchproof.audit.registry import RULES, markdown
+from torchproof.audit.catalogue import RULES, markdown
 from torchproof.audit.run import audit_image, audit_wheels
 from torchproof.audit.run_texts import audit_texts
 from torchproof.commands.options import AsJson, MatrixFile, Only

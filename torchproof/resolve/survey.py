@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from torchproof.audit.registry import RULES
+from torchproof.audit.catalogue import RULES
 from torchproof.index.wheel_store import Indexes
 from torchproof.index.wheelhouse import wheelhouse_torch
 from torchproof.matrix.checks import check_names

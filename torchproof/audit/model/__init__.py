@@ -1,0 +1,1 @@
+"""What facts mean at run time: the loader's search, processes, distributions, users."""

@@ -1,0 +1,1 @@
+"""Texts beside an image (Dockerfiles, scripts, manifests), parsed into values. Pure."""

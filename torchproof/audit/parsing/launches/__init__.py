@@ -1,0 +1,1 @@
+"""How containers and job steps are started, whatever starts them."""

@@ -1,0 +1,1 @@
+"""Files, layers and wheels, read into facts. The edge of the audit."""

@@ -1,0 +1,1 @@
+"""Rules about what an image holds and how it starts."""
