@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from torchproof.errors import TorchproofError
-from torchproof.probing.run import RunOptions, open_trial, run_probe
+from torchproof.probing.run_probes import RunOptions, open_trial, run_probe
 from torchproof.probing.script import PROBES
 from torchproof.probing.subjects import Choice, find_subjects
 

@@ -25,7 +25,7 @@ from torchproof.index.wheel_store import Indexes, WheelStore
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock_file import IMAGES
 from torchproof.probing.baseline import read_baseline
-from torchproof.probing.run import RunOptions, open_trial, run_probes
+from torchproof.probing.run_probes import RunOptions, open_trial, run_probes
 from torchproof.probing.script import PROBES, Probe, suite_hash
 from torchproof.publish.reuse import bring_image, bring_passes
 from torchproof.publish.skip import Ledger, PublishedImage

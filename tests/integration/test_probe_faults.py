@@ -20,7 +20,7 @@ from torchproof.engines.venv import VenvEngine
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built, Outcome
 from torchproof.probing.diagnosis import diagnose
-from torchproof.probing.run import RunOptions, expectations, open_trial, run_probes
+from torchproof.probing.run_probes import RunOptions, expectations, open_trial, run_probes
 from torchproof.probing.script import PROBES, load_probes, select_probes
 
 pytestmark = [needs("network"), pytest.mark.real_torch, pytest.mark.timeout(600)]

@@ -18,7 +18,7 @@ from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Built, Host, Outcome, ProbeResult
-from torchproof.probing.run import open_trial, run_probes
+from torchproof.probing.run_probes import open_trial, run_probes
 from torchproof.probing.script import PROBES, load_probes, select_probes
 from torchproof.upstream.facts import load_facts
 

@@ -25,7 +25,7 @@ from torchproof.matrix.expand import load_matrix
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, write_lock
 from torchproof.model.results import Built, Host, Outcome, SubjectKind
-from torchproof.probing.run import RunOptions, open_trial
+from torchproof.probing.run_probes import RunOptions, open_trial
 from torchproof.probing.script import PROBES, suite_hash
 from torchproof.publish.reuse import bring_image, bring_passes, open_ledger
 from torchproof.registry import Registry

@@ -10,8 +10,8 @@ from torchproof.engines import venv
 from torchproof.engines.venv import VenvEngine
 from torchproof.index.wheel_store import Indexes
 from torchproof.model.results import Gpu, Host
-from torchproof.probing import hostpython
-from torchproof.probing.hostpython import HostPython
+from torchproof.probing import host_python as hostpython
+from torchproof.probing.host_python import HostPython
 
 GPUS = tuple(Gpu(model="NVIDIA H200", arch="sm_90", uuid=f"GPU-{n}") for n in range(4))
 

@@ -14,7 +14,7 @@ import pytest
 
 from torchproof.errors import TorchproofError
 from torchproof.model.results import Outcome, ProbeResult
-from torchproof.probing.run import Trial, open_trial, run_probe
+from torchproof.probing.run_probes import Trial, open_trial, run_probe
 from torchproof.probing.script import BLOCK, Probe, read_probes
 from torchproof.probing.subjects import Choice, find_subjects
 

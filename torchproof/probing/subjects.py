@@ -15,8 +15,8 @@ from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Built
 from torchproof.probing.baseline import Baseline, read_baseline
-from torchproof.probing.hostpython import HostPython
-from torchproof.probing.run import Runner, RunOptions
+from torchproof.probing.host_python import HostPython
+from torchproof.probing.run_probes import Runner, RunOptions
 from torchproof.probing.script import Probe, load_probes, select_probes
 from torchproof.upstream.facts import load_facts
 

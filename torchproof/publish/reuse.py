@@ -17,7 +17,7 @@ from torchproof.image.layers import make_plan
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import Lock
 from torchproof.model.results import Gpu, Host, ProbeResult
-from torchproof.probing.run import Trial
+from torchproof.probing.run_probes import Trial
 from torchproof.publish.skip import Ledger, PublishedImage
 from torchproof.publish.statement import ProbeRead
 from torchproof.publish.verification import Trust
