@@ -23,8 +23,8 @@ from tests.integration.test_publish import write_keys
 from tests.madeimages import Workshop, made_lock
 from torchproof.cli import main
 from torchproof.errors import TorchproofError
+from torchproof.publish.attestation.signing import load_signing_key
 from torchproof.publish.publisher import Target, publish
-from torchproof.publish.signing import load_signing_key
 from torchproof.publish.tags import is_moving, parse_immutable
 from torchproof.registry import Registry
 from torchproof.registry.transport import Patience

@@ -14,8 +14,8 @@ from tests.integration.test_publish import tags
 from tests.madeimages import H100_HOST, SUITE, Workshop, made_lock, probe
 from torchproof.cli import main
 from torchproof.image.layers import make_plan
+from torchproof.publish.attestation.verification import Trust
 from torchproof.publish.skip import Ledger
-from torchproof.publish.verification import Trust
 from torchproof.registry import Registry
 from torchproof.registry.transport import Patience
 

@@ -7,8 +7,8 @@ from sigstore.dsse import Statement
 
 from tests.unit.test_publish_policy import statement
 from torchproof.errors import EvidenceError, HostError, InputError
-from torchproof.publish.keyless import open_bundle, sign_keyless
-from torchproof.publish.verification import Trust
+from torchproof.publish.attestation.keyless import open_bundle, sign_keyless
+from torchproof.publish.attestation.verification import Trust
 
 IDENTITY = ("GITHUB_ACTIONS", "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from tests.madeimages import CPU_HOST, H100_HOST, SUITE, made_lock, made_report, probe, report_cell
 from torchproof.errors import EvidenceError, InputError
 from torchproof.model.results import Outcome, State
-from torchproof.publish.covers import Requirement, parse_requirement, uncovered
-from torchproof.publish.policy import decide
-from torchproof.publish.statement import (
+from torchproof.publish.attestation.coverage import Requirement, parse_requirement, uncovered
+from torchproof.publish.attestation.statement import (
     PredicateModel,
     Subject,
     make_statement,
     names_subject,
     read_statement,
 )
+from torchproof.publish.policy import decide
 from torchproof.report.models import CellModel
 
 DIGEST = "sha256:" + "1" * 64

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchproof.errors import EvidenceError, InputError
-from torchproof.publish.signing import (
+from torchproof.publish.attestation.signing import (
     PASSWORD,
     SigningKey,
     load_signing_key,

@@ -16,9 +16,9 @@ from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.model.results import State
 from torchproof.pipeline import Pipeline, Setting
 from torchproof.probing.script import load_probes, select_probes
+from torchproof.publish.attestation.signing import load_verifying_key
+from torchproof.publish.attestation.verification import Trust
 from torchproof.publish.reuse import open_ledger
-from torchproof.publish.signing import load_verifying_key
-from torchproof.publish.verification import Trust
 from torchproof.report import summary
 from torchproof.report.models import ReportModel
 from torchproof.resolve.survey import indexes_of, survey

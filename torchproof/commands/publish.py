@@ -13,8 +13,8 @@ from torchproof.index.wheel_store import cache_dir
 from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock_file import IMAGES
+from torchproof.publish.attestation.signing import SigningKey, load_signing_key
 from torchproof.publish.publisher import Outcome, Target, decisions_for, publish
-from torchproof.publish.signing import SigningKey, load_signing_key
 from torchproof.publish.tags import immutable_tag, moving_tags, parse_immutable
 from torchproof.registry import Reference, Registry
 from torchproof.report import read_report

@@ -10,10 +10,10 @@ import typer
 
 from torchproof.commands.options import AsJson
 from torchproof.errors import Exit
-from torchproof.publish.answers import answer_json, answer_lines
-from torchproof.publish.covers import parse_requirement
-from torchproof.publish.signing import load_verifying_key
-from torchproof.publish.verification import Trust, verify
+from torchproof.publish.attestation.answer_text import answer_json, answer_lines
+from torchproof.publish.attestation.coverage import parse_requirement
+from torchproof.publish.attestation.signing import load_verifying_key
+from torchproof.publish.attestation.verification import Trust, verify
 from torchproof.registry import Reference, Registry
 
 

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 
 from torchproof.errors import RegistryError
 from torchproof.model.results import State
-from torchproof.publish.evidence import CREATED, VERDICT, is_proof_tag, listed, subject_of_tag
+from torchproof.publish.attestation.attached import (
+    CREATED,
+    VERDICT,
+    is_proof_tag,
+    listed,
+    subject_of_tag,
+)
 from torchproof.publish.tags import (
     is_moving,
     moving_tags_of_cell,

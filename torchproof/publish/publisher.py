@@ -16,15 +16,15 @@ from torchproof.image.stored import TESTED, Image, find_image, from_registry
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import State
-from torchproof.publish import evidence
-from torchproof.publish.content import Packed, push_content
-from torchproof.publish.evidence import BUNDLE_TYPE, Piece
-from torchproof.publish.inside import Inside, check_inside
-from torchproof.publish.keyless import sign_keyless
+from torchproof.publish.attestation import attached as evidence
+from torchproof.publish.attestation.attached import BUNDLE_TYPE, Piece
+from torchproof.publish.attestation.keyless import sign_keyless
+from torchproof.publish.attestation.sbom import SBOM_TYPE, make_sbom
+from torchproof.publish.attestation.signing import DSSE_TYPE, SigningKey
+from torchproof.publish.attestation.statement import PAYLOAD_TYPE, Subject, make_statement
+from torchproof.publish.image_check import Inside, check_inside
 from torchproof.publish.policy import Decision, decide
-from torchproof.publish.sbom import SBOM_TYPE, make_sbom
-from torchproof.publish.signing import DSSE_TYPE, SigningKey
-from torchproof.publish.statement import PAYLOAD_TYPE, Subject, make_statement
+from torchproof.publish.push_content import Packed, push_content
 from torchproof.publish.tagging import Moved, move, put_immutable
 from torchproof.publish.tags import (
     Immutable,

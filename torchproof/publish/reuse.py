@@ -18,9 +18,9 @@ from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import Lock
 from torchproof.model.results import Gpu, Host, ProbeResult
 from torchproof.probing.run_probes import Trial
+from torchproof.publish.attestation.statement import ProbeRead
+from torchproof.publish.attestation.verification import Trust
 from torchproof.publish.skip import Ledger, PublishedImage
-from torchproof.publish.statement import ProbeRead
-from torchproof.publish.verification import Trust
 from torchproof.registry import Reference, Registry
 from torchproof.registry.transport import Patience
 

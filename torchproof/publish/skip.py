@@ -14,10 +14,10 @@ from torchproof.image.layers import Plan
 from torchproof.image.stored import from_registry
 from torchproof.model.lock import Lock
 from torchproof.model.results import Outcome
-from torchproof.publish.covers import Requirement
-from torchproof.publish.statement import ProbeRead
+from torchproof.publish.attestation.coverage import Requirement
+from torchproof.publish.attestation.statement import ProbeRead
+from torchproof.publish.attestation.verification import Proof, Trust, verify
 from torchproof.publish.tags import immutable_tag
-from torchproof.publish.verification import Proof, Trust, verify
 from torchproof.registry import Reference, Registry
 
 

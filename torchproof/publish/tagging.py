@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from torchproof.errors import CellError, RegistryError
 from torchproof.model.results import State
-from torchproof.publish.evidence import CREATED, VERDICT, listed
-from torchproof.publish.storing import put_manifest
+from torchproof.publish.attestation.attached import CREATED, VERDICT, listed
+from torchproof.publish.manifests import put_manifest
 from torchproof.publish.tags import (
     Immutable,
     Published,

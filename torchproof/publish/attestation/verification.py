@@ -13,8 +13,7 @@ from enum import StrEnum
 from torchproof.errors import EvidenceError, InputError, TorchproofError
 from torchproof.image.stored import Image, from_registry, pick_platform
 from torchproof.model.results import State
-from torchproof.publish.covers import Requirement, uncovered
-from torchproof.publish.evidence import (
+from torchproof.publish.attestation.attached import (
     BUNDLE_TYPE,
     EVIDENCE_TYPES,
     KEY,
@@ -22,15 +21,16 @@ from torchproof.publish.evidence import (
     Found,
     find,
 )
-from torchproof.publish.keyless import open_bundle
-from torchproof.publish.sbom import SBOM_TYPE
-from torchproof.publish.signing import (
+from torchproof.publish.attestation.coverage import Requirement, uncovered
+from torchproof.publish.attestation.keyless import open_bundle
+from torchproof.publish.attestation.sbom import SBOM_TYPE
+from torchproof.publish.attestation.signing import (
     DSSE_TYPE,
     VerifyingKey,
     open_envelope,
     parse_verifying_key,
 )
-from torchproof.publish.statement import StatementModel, names_subject, read_statement
+from torchproof.publish.attestation.statement import StatementModel, names_subject, read_statement
 from torchproof.publish.tags import is_ours, parse_content
 from torchproof.registry import DOCKER_MANIFEST_LIST, OCI_INDEX, Reference, Registry, sha256_digest
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchproof.errors import IntegrityError, RegistryError
-from torchproof.publish.signing import DSSE_TYPE
-from torchproof.publish.statement import PAYLOAD_TYPE, PREDICATE_TYPE
-from torchproof.publish.storing import put_manifest
+from torchproof.publish.attestation.signing import DSSE_TYPE
+from torchproof.publish.attestation.statement import PAYLOAD_TYPE, PREDICATE_TYPE
+from torchproof.publish.manifests import put_manifest
 from torchproof.registry import (
     OCI_EMPTY,
     OCI_INDEX,

@@ -10,7 +10,7 @@ import importlib
 from typing import Any
 
 from torchproof.errors import EvidenceError, HostError
-from torchproof.publish.statement import PAYLOAD_TYPE
+from torchproof.publish.attestation.statement import PAYLOAD_TYPE
 
 
 def sign_keyless(statement: bytes) -> bytes | None:

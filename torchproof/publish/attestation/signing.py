@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from torchproof.errors import EvidenceError, InputError
-from torchproof.publish.statement import PAYLOAD_TYPE
+from torchproof.publish.attestation.statement import PAYLOAD_TYPE
 
 DSSE_TYPE = "application/vnd.dsse.envelope.v1+json"
 PASSWORD = "TORCHPROOF_KEY_PASSWORD"

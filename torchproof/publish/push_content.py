@@ -13,7 +13,7 @@ from isal import isal_zlib
 
 from torchproof.errors import IntegrityError
 from torchproof.image.stored import Image, LayerSource
-from torchproof.publish.storing import put_manifest
+from torchproof.publish.manifests import put_manifest
 from torchproof.publish.tags import content_tag
 from torchproof.registry import (
     OCI_CONFIG,

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from torchproof.errors import InputError
 from torchproof.model.results import Outcome, State
-from torchproof.publish.statement import HostRead, PredicateModel, ProbeRead
+from torchproof.publish.attestation.statement import HostRead, PredicateModel, ProbeRead
 
 _KINDS = ("probe", "verdict", "suite", "cell")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchproof.publish.covers import describe_host
-from torchproof.publish.verification import Answer
+from torchproof.publish.attestation.coverage import describe_host
+from torchproof.publish.attestation.verification import Answer
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from packageurl import PackageURL
 
 from torchproof.image.stored import Image
 from torchproof.model.lock import Lock
-from torchproof.publish.inside import Inside
+from torchproof.publish.image_check import Inside
 
 SBOM_TYPE = "application/vnd.cyclonedx+json"
 _NAMESPACE = uuid.UUID("6f1f3a0e-7a43-5d0e-9b39-5b0f0c6f7d11")
