@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.compat import Library, last_text, names_of
 from torchproof.errors import CellError
 from torchproof.index.partial_wheel import PartialWheel, resume_inflate
+from torchproof.pick.symbols import Library, last_text, names_of
 
 
 def text(lines: int) -> bytes:

@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 
 from torchproof.commands.options import AsJson, MatrixFile
-from torchproof.compat import Compatibility, Library, Wish, compatible
 from torchproof.errors import InputError
 from torchproof.index.wheel_store import Indexes, cache_dir
 from torchproof.matrix.expand import DEFAULT, load_matrix
+from torchproof.pick.symbols import Compatibility, Library, Wish, compatible
 from torchproof.resolve.survey import indexes_of
 from torchproof.upstream.facts import load_facts
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from torchproof.commands.options import AsJson, MatrixFile
 from torchproof.errors import Exit
 from torchproof.matrix.expand import DEFAULT
-from torchproof.picking import Considered, Picked, Wish, check_python, check_torch, pick
-from torchproof.pickingfrom import candidates
+from torchproof.pick.candidates import candidates
+from torchproof.pick.rank import Considered, Picked, Wish, check_python, check_torch, pick
 from torchproof.upstream.driver_rules import parse_driver
 from torchproof.upstream.facts import load_facts
 from torchproof.upstream.gpus import gpu_table

@@ -9,7 +9,7 @@ from torchproof.matrix.expand import expand, load_matrix
 from torchproof.model.cell import Cell
 from torchproof.model.lock_file import IMAGES, lock_path, read_lock
 from torchproof.model.results import NotTried, State
-from torchproof.picking import Candidate
+from torchproof.pick.rank import Candidate
 from torchproof.report.files import REPORT, read_report
 from torchproof.report.models import CellModel
 from torchproof.upstream.availability import judge
