@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.report_samples import every_verdict
-from torchproof.explaining import MEANING, explain_cell
 from torchproof.model.results import Level, Outcome, State
 from torchproof.report.models import CellModel
+from torchproof.run.explain import MEANING, explain_cell
 
 CELLS = every_verdict().cells
 

@@ -35,7 +35,7 @@ from torchproof.model.results import Host, Outcome, ProbeResult, State, SubjectK
 from torchproof.report import make_report, merge, read_report, report_cell, write_reports
 from torchproof.report.logs import gather_logs
 from torchproof.report.models import CellModel, ReportModel
-from torchproof.verdict import from_error
+from torchproof.verdict.decide import from_error
 
 CELL = Cell(torch="2.7.1", cuda="cu126")
 LATER = "2026-11-30T11:00:00Z"

@@ -20,7 +20,7 @@ from torchproof.model.results import (
     SubjectKind,
     Verdict,
 )
-from torchproof.verdict import Policy, RequiredProbe, audit_errors, decide, from_error, judge
+from torchproof.verdict.decide import Policy, RequiredProbe, audit_errors, decide, from_error, judge
 
 ERROR = Finding(rule="link.undefined", level=Level.ERROR, message="no symbol", where="/lib/x.so")
 

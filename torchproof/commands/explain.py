@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 
 from torchproof.commands.options import MatrixFile
-from torchproof.explaining import explain_cell, explain_row
 from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
-from torchproof.planning import plan_rows
 from torchproof.report import read_report
 from torchproof.report.files import REPORT
 from torchproof.resolve.survey import indexes_of, survey
+from torchproof.run.explain import explain_cell, explain_row
+from torchproof.run.plan_table import plan_rows
 from torchproof.upstream.facts import load_facts
 
 

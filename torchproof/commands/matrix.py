@@ -14,7 +14,6 @@ from torchproof.errors import Exit
 from torchproof.index.wheel_store import WheelStore, cache_dir
 from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.model.results import State
-from torchproof.pipeline import Pipeline, Setting
 from torchproof.probing.script import load_probes, select_probes
 from torchproof.publish.attestation.signing import load_verifying_key
 from torchproof.publish.attestation.verification import Trust
@@ -22,6 +21,7 @@ from torchproof.publish.reuse import open_ledger
 from torchproof.report import summary
 from torchproof.report.models import ReportModel
 from torchproof.resolve.survey import indexes_of, survey
+from torchproof.run.pipeline import Pipeline, Setting
 from torchproof.upstream.facts import load_facts
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from torchproof.commands.options import AsJson, MatrixFile, Only
 from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
-from torchproof.planning import Row, plan_rows
 from torchproof.resolve.survey import indexes_of, survey
+from torchproof.run.plan_table import Row, plan_rows
 from torchproof.upstream.facts import load_facts
 
 

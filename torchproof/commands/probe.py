@@ -15,9 +15,9 @@ from torchproof.errors import Exit, HostError, InputError
 from torchproof.matrix.expand import load_matrix
 from torchproof.probing.baseline import read_baseline
 from torchproof.probing.baseline import record as record_baseline
-from torchproof.probing.evidence import results_of, results_table, write_report
 from torchproof.probing.script import PROBES
 from torchproof.probing.subjects import Choice, Subject, find_subjects
+from torchproof.run.probe_report import results_of, results_table, write_report
 
 SETTINGS = {"context_settings": {"allow_interspersed_args": False}}
 PLUGIN = "torchproof.probing.plugin"

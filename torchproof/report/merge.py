@@ -29,7 +29,7 @@ from torchproof.report.order import (
     order_machines,
     unique,
 )
-from torchproof.verdict import judge
+from torchproof.verdict.decide import judge
 
 _TRIED = frozenset({State.VERIFIED, State.FAILED, State.UNPROVEN})
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from torchproof._progress import Progress
 from torchproof.audit.facts import ReportedSize
 from torchproof.audit.run import audit_built, audit_wheels
-from torchproof.cellrun import CellRun, Judging, described, verdict_of
 from torchproof.engines.build_cells import BuildResult, build_cells
 from torchproof.engines.engine import Engine
 from torchproof.errors import CellError, InputError, TorchproofError
@@ -34,10 +33,11 @@ from torchproof.report.models import ReportModel
 from torchproof.resolve.relock import Locked, lock_cells
 from torchproof.resolve.resolver import Resolver
 from torchproof.resolve.survey import Surveyed
+from torchproof.run.cell_run import CellRun, Judging, described, verdict_of
 from torchproof.upstream.driver_rules import ImageNeeds, host_table
 from torchproof.upstream.facts import Facts
 from torchproof.upstream.gpus import gpu_table
-from torchproof.verdict import Policy, RequiredProbe, audit_errors
+from torchproof.verdict.decide import Policy, RequiredProbe, audit_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from torchproof.model.results import (
 from torchproof.report import report_cell
 from torchproof.report.models import CellModel
 from torchproof.resolve.survey import Surveyed
-from torchproof.verdict import Policy, decide, from_error
+from torchproof.verdict.decide import Policy, decide, from_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchproof.model.results import Level, Outcome, State
-from torchproof.planning import Row
 from torchproof.report.models import CellModel, FindingModel, ProbeModel
+from torchproof.run.plan_table import Row
 
 MEANING = {
     State.VERIFIED: "every required audit rule and probe passed, on this digest",

@@ -17,7 +17,7 @@ from torchproof.probing.store import read_results
 from torchproof.probing.subjects import Subject
 from torchproof.report.convert import make_report, report_cell
 from torchproof.report.models import CellModel
-from torchproof.verdict import Policy, RequiredProbe, decide
+from torchproof.verdict.decide import Policy, RequiredProbe, decide
 
 
 def write_report(subjects: Sequence[Subject], folder: Path, reports: Path) -> Path:
