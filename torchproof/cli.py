@@ -8,31 +8,31 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import typer
 from rich.console import Console
 
 from torchproof.errors import Exit, TorchproofError
 
-VERBS = (
-    "plan",
-    "lock",
-    "generate",
-    "build",
-    "audit",
-    "probe",
-    "report",
-    "publish",
-    "verify",
-    "pick",
-    "compat",
-    "matrix",
-    "explain",
-    "prune",
-    "schema",
-)
-"""Each is a module of `torchproof.commands` whose function `run` is the verb."""
+VERBS = {
+    "plan": "asking",
+    "lock": "making",
+    "generate": "making",
+    "build": "making",
+    "audit": "proving",
+    "probe": "proving",
+    "report": "proving",
+    "publish": "publishing",
+    "verify": "publishing",
+    "pick": "asking",
+    "compat": "asking",
+    "matrix": "proving",
+    "explain": "asking",
+    "prune": "publishing",
+    "schema": "asking",
+}
+"""Verb → its room of `torchproof.commands`: there, the function `run` of the verb's module."""
 
 _INTERRUPTED = "torchproof: interrupted; finished results are kept, run again to resume"
 
@@ -40,7 +40,7 @@ DEBUG = "TORCHPROOF_DEBUG"
 """Set it to see where a fault of torchproof itself happened."""
 
 
-def app(verbs: Sequence[str] = VERBS) -> typer.Typer:
+def app(verbs: Iterable[str] = tuple(VERBS)) -> typer.Typer:
     """Return the command line with these verbs registered."""
     application = typer.Typer(
         name="torchproof",
@@ -53,7 +53,7 @@ def app(verbs: Sequence[str] = VERBS) -> typer.Typer:
     # typer takes an application of one command for that command itself, without its name.
     application.callback()(lambda: None)
     for verb in verbs:
-        module = importlib.import_module(f"torchproof.commands.{verb}")
+        module = importlib.import_module(f"torchproof.commands.{VERBS[verb]}.{verb}")
         application.command(verb, **getattr(module, "SETTINGS", {}))(_exiting(module.run))
     return application
 
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         asked = sys.argv[1:] if argv is None else argv
         # Importing every verb takes seconds; the one that is asked for is enough.
-        verbs = asked[:1] if asked and asked[0] in VERBS else VERBS
+        verbs = asked[:1] if asked and asked[0] in VERBS else list(VERBS)
         app(verbs)(args=argv, prog_name="torchproof")
     except TorchproofError as error:
         errors.print(f"torchproof: {error}")

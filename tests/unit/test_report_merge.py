@@ -28,7 +28,7 @@ from tests.unit.report_samples import (
     sha,
     unavailable,
 )
-from torchproof.commands.report import run
+from torchproof.commands.proving.report import run
 from torchproof.errors import CellError, HostError, InputError
 from torchproof.model.cell import Cell
 from torchproof.model.results import Host, Outcome, ProbeResult, State, SubjectKind

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 import yaml
 
-from torchproof.commands.schema import run
+from torchproof.commands.asking.schema import run
 from torchproof.errors import DriftError
 from torchproof.matrix.schema import matrix_schema
 from torchproof.upstream.facts import load_facts

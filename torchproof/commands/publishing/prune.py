@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from torchproof.commands.options import AsJson, MatrixFile
-from torchproof.commands.publish import repository_of
+from torchproof.commands.publishing.publish import repository_of
 from torchproof.errors import Exit
 from torchproof.matrix.expand import DEFAULT, expand, load_matrix
 from torchproof.publish.pruning import Policy, decide, delete, survey

@@ -1,0 +1,1 @@
+"""Verbs that make files and images: lock, generate, build."""

@@ -1,0 +1,1 @@
+"""Verbs that deal with a registry: publish, verify, prune."""
