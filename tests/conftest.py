@@ -34,6 +34,6 @@ def _place(item: pytest.Item) -> tuple[bool, bool, bool]:
     group = item.get_closest_marker("xdist_group")
     return (
         group is None or LARGE not in group.args,
-        item.path.parent.name == "unit",
+        "unit" in item.path.parts,
         item.get_closest_marker("largest") is not None,
     )
