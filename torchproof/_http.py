@@ -6,14 +6,17 @@ import re
 
 import httpx
 
-from torchproof.index.uv import redact
-
 NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL)
 """What httpx raises for a server that does not answer, and for an address that names none."""
 _CODE = re.compile(r"^\[(Errno -?\d+|SSL: \w+)\] ")
 
 
-def trouble(error: Exception) -> str:
+def redact(text: str) -> str:
+    """Take user names and passwords out of every URL in a text."""
+    return re.sub(r"(\w+://)[^/@\s]+@", r"\1***@", text)
+
+
+def failure_text(error: Exception) -> str:
     """Return what went wrong: the system's words without its numbers, or the kind of error."""
     text = _CODE.sub("", redact(str(error)))
     if not text:

@@ -1,7 +1,11 @@
-"""Run one command on this machine with a hard end: nothing that it started outlives it.
+"""Programs that torchproof starts on this machine: run to an end, logged, stopped together.
 
-`torchrun` starts its workers in sessions of their own, so killing a process group is not enough:
-every descendant inherits a marker in its environment, and the marker finds it in /proc.
+`run_logged` is for programs that build (uv, a build client): their output goes to a log, and
+`stop_all` ends those that other threads wait for, since Ctrl-C reaches only the main thread.
+
+`run_command` is for probes, with a hard end: nothing that a command started outlives it. `torchrun`
+starts its workers in sessions of their own, so killing a process group is not enough: every
+descendant inherits a marker in its environment, and the marker finds it in /proc.
 """
 
 from __future__ import annotations
@@ -11,13 +15,14 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from torchproof.engines.engine import RunResult
 from torchproof.errors import HostError
 
 MARKER = "TORCHPROOF_RUN"
@@ -25,6 +30,20 @@ KEEP = 4 * 1024 * 1024
 """Bytes of each output stream that are kept: the end, where the reason stands."""
 GRACE = 2.0
 """Seconds that a process has after SIGABRT to write its stacks (faulthandler)."""
+STOP_GRACE = 10.0
+"""Seconds that a program has to clean up after SIGTERM."""
+_running: set[subprocess.Popen[bytes]] = set()
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a command ended. `exit_code` is None when it ran into its timeout; `-n` for signal n."""
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    seconds: float
 
 
 def run_command(
@@ -103,3 +122,63 @@ def _tail(stream: IO[bytes]) -> str:
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(0, size - KEEP))
     return stream.read().decode(errors="replace")
+
+
+def run_logged(
+    command: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, title: str
+) -> tuple[int, str]:
+    """Run a program to its end, adding what it says to a log; return exit code and that text.
+
+    `title` is what the log shows instead of the command, which may name secrets' places. Raises
+    HostError if the program cannot be started.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        output.write(f"$ {title}\n".encode())
+        output.flush()
+        begin = output.tell()
+        with _lock:
+            try:
+                process = subprocess.Popen(
+                    list(command),
+                    env=dict(env),
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise HostError(f"cannot start {command[0]}: {error.strerror}") from None
+            _running.add(process)
+        try:
+            code = process.wait()
+        finally:
+            _stop(process)
+            with _lock:
+                _running.discard(process)
+    with log.open("rb") as output:
+        output.seek(begin)
+        return code, output.read().decode(errors="replace")
+
+
+def stop_all() -> None:
+    """Stop what runs now; the threads that wait for it go on with its exit code."""
+    with _lock:
+        running = list(_running)
+    for process in running:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+    for process in running:
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(STOP_GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from torchproof._http import NO_ANSWER, trouble
+from torchproof._http import NO_ANSWER, failure_text
 
 
 def why(url: str) -> str:
     with pytest.raises(NO_ANSWER) as caught:
         httpx.get(url, timeout=2, trust_env=False)
-    return trouble(caught.value)
+    return failure_text(caught.value)
 
 
 def test_an_unknown_host_is_told_as_one_and_without_numbers() -> None:
@@ -27,8 +27,8 @@ def test_an_address_that_is_none_is_told() -> None:
 
 
 def test_an_error_without_words_is_told_by_its_kind() -> None:
-    assert trouble(httpx.ReadError("")) == "ReadError"
+    assert failure_text(httpx.ReadError("")) == "ReadError"
 
 
 def test_no_password_is_told() -> None:
-    assert "secret" not in trouble(httpx.ConnectError("cannot ask http://me:secret@host/x"))
+    assert "secret" not in failure_text(httpx.ConnectError("cannot ask http://me:secret@host/x"))

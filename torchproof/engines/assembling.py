@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from torchproof._process import RunResult
 from torchproof.assemble.cell import build_cell, image_name
 from torchproof.assemble.key_locks import Busy
 from torchproof.assemble.layout_destination import LayoutDestination, as_tar
-from torchproof.engines.engine import Engine, RunResult, RunSpec
+from torchproof.engines.engine import Engine, RunSpec
 from torchproof.errors import HostError
 from torchproof.image.layers import Plan
 from torchproof.index.wheel_store import WheelStore

@@ -19,7 +19,8 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 
-from torchproof.engines.engine import RunResult, RunSpec
+from torchproof._process import RunResult
+from torchproof.engines.engine import RunSpec
 from torchproof.errors import CellError, HostError
 
 OWNER_LABEL = "torchproof.owner"

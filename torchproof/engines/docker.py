@@ -24,6 +24,8 @@ from docker.errors import ImageNotFound
 from docker.models.images import Image
 from docker.types import DeviceRequest, LogConfig, Ulimit
 
+from torchproof._http import redact
+from torchproof._process import RunResult, run_logged, stop_all
 from torchproof.engines.build_client import BuildClient, find_build_client
 from torchproof.engines.build_context import (
     build_network,
@@ -32,16 +34,14 @@ from torchproof.engines.build_context import (
     write_secrets,
 )
 from torchproof.engines.containers import engine_faults, run_container, stop_containers, sweep
-from torchproof.engines.engine import RunResult, RunSpec
+from torchproof.engines.engine import RunSpec
 from torchproof.engines.installer import index_urls, install_failure
 from torchproof.engines.nvml import read_gpus
-from torchproof.engines.processes import run_logged, stop_all
 from torchproof.errors import CellError, HostError, TorchproofError
 from torchproof.image.bootstrap import ensure_base
 from torchproof.image.config import image_config
 from torchproof.image.dockerfile import base_ref, render
 from torchproof.image.layers import Plan
-from torchproof.index.uv import redact
 from torchproof.index.wheel_store import Indexes
 from torchproof.model.lock import LayerName, Lock
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind

@@ -1,4 +1,4 @@
-"""What builds and runs: the contract that `docker.py` and `venv.py` fulfil.
+"""The contract of an engine, which `docker.py`, `venv.py` and `assembling.py` fulfil.
 
 An engine is an edge: it does I/O, and raises `HostError` for faults of the machine and `CellError`
 for faults of the cell.
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from torchproof._process import RunResult
     from torchproof.image.layers import Plan
     from torchproof.model.lock import Lock
     from torchproof.model.results import Built, Host
@@ -36,16 +37,6 @@ class RunSpec:
     name: str = "torchproof"
     entrypoint: bool = True
     """Run through the image's own entrypoint (if it has one)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """How a command ended. `exit_code` is None when it ran into its timeout; `-n` for signal n."""
-
-    exit_code: int | None
-    stdout: str
-    stderr: str
-    seconds: float
 
 
 class Engine(Protocol):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 
+from torchproof._http import redact
 from torchproof.errors import (
     CellError,
     HostError,
@@ -20,7 +21,7 @@ from torchproof.errors import (
     TorchproofError,
 )
 from torchproof.index.simple_api import TIMEOUT, fetch_page
-from torchproof.index.uv import NETWORK_TROUBLE, configured_index, environment, redact
+from torchproof.index.uv import NETWORK_TROUBLE, configured_index, environment
 from torchproof.index.wheel_store import PYPI, WHEELHOUSE, Indexes
 from torchproof.model.lock import Lock
 from torchproof.registry.reference import is_loopback

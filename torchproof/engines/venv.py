@@ -23,11 +23,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from uv import find_uv_bin
 
-from torchproof._process import run_command
-from torchproof.engines.engine import RunResult, RunSpec
+from torchproof._process import RunResult, run_command, run_logged, stop_all
+from torchproof.engines.engine import RunSpec
 from torchproof.engines.installer import index_urls, install_environment, install_failure
 from torchproof.engines.nvml import read_gpus, visible
-from torchproof.engines.processes import run_logged, stop_all
 from torchproof.errors import CellError, HostError
 from torchproof.image.dockerfile import requirements
 from torchproof.image.layers import Layer, Plan

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from torchproof.engines.processes import run_logged
+from torchproof._process import run_logged
 from torchproof.errors import CellError, HostError, InputError
 from torchproof.image.dockerfile import base_ref
 from torchproof.model.lock import LockedBase

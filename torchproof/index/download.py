@@ -9,9 +9,8 @@ from pathlib import Path
 
 import httpx
 
-from torchproof._http import NO_ANSWER, trouble
+from torchproof._http import NO_ANSWER, failure_text, redact
 from torchproof.errors import IndexUnreachableError
-from torchproof.index.uv import redact
 
 _CHUNK = 1 << 20
 _ATTEMPTS = 3
@@ -45,7 +44,7 @@ def download(
         except httpx.TimeoutException:
             problem = "no data in time"
         except NO_ANSWER as error:
-            problem = trouble(error)
+            problem = failure_text(error)
         else:
             return
     raise IndexUnreachableError(f"download of {redact(url)} stopped: {problem}")

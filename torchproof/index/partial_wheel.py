@@ -17,7 +17,7 @@ from typing import Final, Self
 
 import httpx
 
-from torchproof._http import NO_ANSWER, trouble
+from torchproof._http import NO_ANSWER, failure_text
 from torchproof.errors import CellError, IndexUnreachableError
 
 BLOCK: Final = 1 << 16
@@ -62,7 +62,7 @@ class RangeFile(io.RawIOBase):
             )
         except NO_ANSWER as error:
             raise IndexUnreachableError(
-                f"{self._name} does not answer: {trouble(error)}"
+                f"{self._name} does not answer: {failure_text(error)}"
             ) from error
         if not answer.is_success:
             raise IndexUnreachableError(f"{self._name} answers HTTP {answer.status_code}")

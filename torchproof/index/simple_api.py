@@ -10,9 +10,9 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 import httpx
 from packaging.utils import canonicalize_name
 
-from torchproof._http import NO_ANSWER, trouble
+from torchproof._http import NO_ANSWER, failure_text, redact
 from torchproof.errors import IndexUnreachableError
-from torchproof.index.uv import WheelFile, redact
+from torchproof.index.uv import WheelFile
 
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 """Seconds; an index that does not begin to answer within them counts as unreachable."""
@@ -35,7 +35,7 @@ def fetch_page(index: str, project: str, client: httpx.Client) -> tuple[WheelFil
     except httpx.TimeoutException:
         raise IndexUnreachableError(f"{shown} did not answer in time") from None
     except NO_ANSWER as error:
-        raise IndexUnreachableError(f"{shown} does not answer: {trouble(error)}") from error
+        raise IndexUnreachableError(f"{shown} does not answer: {failure_text(error)}") from error
     if answer.status_code == httpx.codes.NOT_FOUND:
         return ()
     if answer.status_code != httpx.codes.OK:

@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 from platformdirs import user_config_path
 from uv import find_uv_bin
 
+from torchproof._http import redact
 from torchproof.errors import CellError, HostError, IndexUnreachableError
 
 _PLATFORMS = {
@@ -68,11 +69,6 @@ class Target:
 
     python: str
     platform: str
-
-
-def redact(text: str) -> str:
-    """Take user names and passwords out of every URL in a text."""
-    return re.sub(r"(\w+://)[^/@\s]+@", r"\1***@", text)
 
 
 def compile_requirements(

@@ -11,8 +11,8 @@ import os
 import sys
 from pathlib import Path
 
-from torchproof._process import run_command
-from torchproof.engines.engine import RunResult, RunSpec
+from torchproof._process import RunResult, run_command
+from torchproof.engines.engine import RunSpec
 from torchproof.engines.nvml import read_gpus, visible
 from torchproof.errors import CellError, HostError
 from torchproof.model.results import Built, Host, SubjectKind

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchproof.engines.engine import RunResult
+from torchproof._process import RunResult
 from torchproof.model.results import Host, Outcome, ProbeResult
 from torchproof.probing.diagnosis import by_code, diagnose
 from torchproof.probing.script import Probe

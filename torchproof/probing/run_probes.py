@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from torchproof.engines.engine import RunResult, RunSpec
+from torchproof._process import RunResult
+from torchproof.engines.engine import RunSpec
 from torchproof.errors import HostError, TorchproofError
 from torchproof.image.layers import PREFIX
 from torchproof.model.lock import Lock

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from torchproof._http import trouble
+from torchproof._http import failure_text
 from torchproof.errors import RegistryError
 
 _PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"([^"]*)"|([^\s,"]+))')
@@ -119,7 +119,7 @@ class Authenticator:
             token = answer.get("token") or answer.get("access_token")
         except (httpx.HTTPError, ValueError, AttributeError) as error:
             raise RegistryError(
-                f"no token for {self._registry} from {realm}: {trouble(error)}",
+                f"no token for {self._registry} from {realm}: {failure_text(error)}",
                 fix=f"run `docker login {self._registry}`",
             ) from error
         if not isinstance(token, str) or not token:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import httpx
 
-from torchproof._http import trouble
+from torchproof._http import failure_text
 from torchproof.errors import IntegrityError
 from torchproof.registry.auth import Credentials
 from torchproof.registry.descriptor import (
@@ -119,7 +119,7 @@ class Registry:
                             done += len(piece)
                             yield piece
             except httpx.TransportError as error:
-                problem = trouble(error)
+                problem = failure_text(error)
             if not problem:
                 break
             tries += 1

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from torchproof._http import trouble
+from torchproof._http import failure_text
 from torchproof.errors import RegistryError
 from torchproof.registry.auth import Authenticator, Credentials
 from torchproof.registry.reference import DOCKER_HUB, is_loopback
@@ -118,7 +118,7 @@ class Transport:
                     method, url, scopes=scopes, headers=headers, content=content, params=params
                 )
             except httpx.TransportError as error:
-                problem = trouble(error)
+                problem = failure_text(error)
             else:
                 if response.status_code in accept:
                     return response

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import httpx
 
-from torchproof._http import trouble
+from torchproof._http import failure_text
 from torchproof.errors import IntegrityError, RegistryError
 from torchproof.registry.transport import RETRIED, Transport, describe
 
@@ -66,7 +66,7 @@ class Uploader:
                         self._confirm(response, stream.digest)
                         return stream.digest, stream.size
             except httpx.TransportError as error:
-                problem = trouble(error)
+                problem = failure_text(error)
             except IntegrityError:
                 self._cancel(repository, location)
                 raise

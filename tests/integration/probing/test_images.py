@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.integration.needs import needs
+from torchproof._process import RunResult
 from torchproof.assemble.cell import image_name
 from torchproof.engines.assembling import AssemblingEngine
 from torchproof.engines.docker import DockerEngine
-from torchproof.engines.engine import Engine, RunResult, RunSpec
+from torchproof.engines.engine import Engine, RunSpec
 from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
 from torchproof.model.lock import Lock

@@ -17,9 +17,10 @@ from docker.models.images import Image
 from tests.integration.needs import needs
 from tests.integration.registries import RunningRegistry, running_registry
 from tests.madeimages import Workshop, image_layers, made_lock, probe, report_cell
+from torchproof._process import RunResult
 from torchproof.cli import main
 from torchproof.engines.docker import REPOSITORY as REPOSITORY_HERE
-from torchproof.engines.engine import RunResult, RunSpec
+from torchproof.engines.engine import RunSpec
 from torchproof.image.config import image_config
 from torchproof.matrix.expand import load_matrix
 from torchproof.model.lock import Lock

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.image.test_dockerfile import LOCK, wheel
+from torchproof._process import RunResult
 from torchproof.engines.build_cells import build_cells, bytes_needed, shared
-from torchproof.engines.engine import RunResult, RunSpec
+from torchproof.engines.engine import RunSpec
 from torchproof.errors import CellError, HostError
 from torchproof.image.layers import Plan, make_plan
 from torchproof.model.lock import LayerName, Lock

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchproof.engines.engine import RunResult
+from torchproof._process import RunResult
 from torchproof.model.results import Gpu, Host, Outcome, ProbeResult
 from torchproof.probing.outcome import interpret
 from torchproof.probing.script import Probe

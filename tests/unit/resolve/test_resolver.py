@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakeindex import make_torch
+from torchproof._http import redact
 from torchproof.errors import CellError
-from torchproof.index.uv import Resolved, WheelFile, parse_pylock, redact
+from torchproof.index.uv import Resolved, WheelFile, parse_pylock
 from torchproof.index.wheelhouse import wheelhouse_torch
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName
