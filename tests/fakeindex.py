@@ -23,7 +23,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from urllib.parse import quote, unquote
 
-from torchproof.upstream.facts import Build, Facts, Release, cuda_version
+from torchproof.model.versions import cuda_version
+from torchproof.upstream.facts import Build, Facts, Release
 
 TORCHES = ("2.7.1", "2.9.1")
 LINUX = "platform_system == 'Linux' and platform_machine == 'x86_64'"

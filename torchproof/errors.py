@@ -5,6 +5,8 @@ A message says what is wrong and where; `fix` says what to do about it.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -76,3 +78,9 @@ class EvidenceError(TorchproofError):
     """Evidence is missing, altered, or does not cover what was asked."""
 
     exit_code = Exit.CELL_FAILED
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Return "did you mean `x`?" for the nearest known name; an empty string if none is near."""
+    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)
+    return f"did you mean `{close[0]}`?" if close else ""

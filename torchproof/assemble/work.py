@@ -23,8 +23,8 @@ from torchproof.assemble.recipes import MOST_LAYERS, Recipe, recipes
 from torchproof.image.config import image_config
 from torchproof.image.layers import PREFIX, Plan
 from torchproof.index.verified_files import State, is_marked, state_of
-from torchproof.index.wheel_store import WHEELHOUSE, WheelStore
-from torchproof.model.lock import LayerName, Lock, LockedWheel, canonical_json
+from torchproof.index.wheel_store import WheelStore
+from torchproof.model.lock import WHEELHOUSE, LayerName, Lock, LockedWheel, canonical_json
 
 SEEDS = frozenset({"pip", "setuptools"})
 """What `venv` installs besides the environment itself."""

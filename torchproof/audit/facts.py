@@ -13,6 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchproof.audit.model.distributions import Distribution, find_distributions
+from torchproof.model.declared_host import DeclaredHost
+from torchproof.model.platforms import AMD64, find_platform
 
 if TYPE_CHECKING:
     from torchproof.audit.reading.elf import ElfFacts
@@ -84,8 +86,14 @@ class RunConfig:
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    platform: str = "linux/amd64"
+    platform: str = AMD64
     digest: str = ""
+
+    @property
+    def machine(self) -> str | None:
+        """`x86_64`; None for a platform that cells cannot have."""
+        found = find_platform(self.platform)
+        return found.machine if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +107,6 @@ class ImageLayerFacts:
     size: int
     packed: int = 0
     created_by: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetHost:
-    """A host that the matrix declares. `gpu` is a model name, `arch` is `sm_90` or ""."""
-
-    name: str
-    driver: str = ""
-    gpu: str = ""
-    arch: str = ""
-    count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +159,7 @@ class ImageFacts:
     layers: tuple[ImageLayerFacts, ...] = ()
     lock: Lock | None = None
     cell: Cell | None = None
-    hosts: tuple[TargetHost, ...] = ()
+    hosts: tuple[DeclaredHost, ...] = ()
     texts: tuple[TextFile, ...] = ()
     before: ReportedSize | None = None
     problems: tuple[Finding, ...] = ()

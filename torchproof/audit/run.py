@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from torchproof.audit.catalogue import RULES
-from torchproof.audit.facts import ImageFacts, ReportedSize, TargetHost
+from torchproof.audit.facts import ImageFacts, ReportedSize
 from torchproof.audit.reading.open_subject import open_anything, open_directory, open_layout
 from torchproof.audit.reading.wheels import open_wheels
 from torchproof.audit.rule import evaluate
+from torchproof.model.declared_host import DeclaredHost
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built, Finding
-from torchproof.upstream.driver_rules import DeclaredHost
 
 OF_WHEELS: Final = ("link", "duplicates", "pins", "architectures", "driver", "size")
 """Families that wheels alone can break: the others look at the system and at how it is started."""
@@ -35,7 +35,7 @@ def audit_image(
     Raises InputError if there is none, CellError if it is no image, HostError (and its kinds) if
     neither engine nor registry answers.
     """
-    return evaluate(RULES, replace(open_anything(name), hosts=targets(hosts), lock=lock))
+    return evaluate(RULES, replace(open_anything(name), hosts=tuple(hosts), lock=lock))
 
 
 def audit_wheels(
@@ -43,7 +43,7 @@ def audit_wheels(
 ) -> list[Finding]:
     """Audit the wheels of a lock before anything is built; `paths` maps file names to wheels."""
     rules = [rule for rule in RULES if rule.family in OF_WHEELS]
-    return evaluate(rules, replace(open_wheels(lock, paths), hosts=targets(hosts)))
+    return evaluate(rules, replace(open_wheels(lock, paths), hosts=tuple(hosts)))
 
 
 def audit_built(
@@ -73,11 +73,4 @@ def facts_of_built(
         facts = open_layout(layout, built.digest)
     else:
         facts = open_anything(built.ref)
-    return replace(facts, lock=lock, hosts=targets(hosts), before=before)
-
-
-def targets(hosts: Iterable[DeclaredHost]) -> tuple[TargetHost, ...]:
-    """Turn the hosts of a matrix into what rules look at."""
-    return tuple(
-        TargetHost(name=host.name, driver=host.driver or "", gpu=host.gpu or "") for host in hosts
-    )
+    return replace(facts, lock=lock, hosts=tuple(hosts), before=before)

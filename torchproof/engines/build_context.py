@@ -15,8 +15,7 @@ from torchproof.engines.installer import (
     uv_config,
 )
 from torchproof.errors import CellError, DriftError
-from torchproof.image.dockerfile import WHEELHOUSE
-from torchproof.model.lock import Lock
+from torchproof.model.lock import WHEELHOUSE, Lock
 
 NETWORK = "TORCHPROOF_BUILD_NETWORK"
 """`host`, `default` or `auto`: the network of a build. `auto` is host for an index on loopback."""

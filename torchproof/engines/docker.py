@@ -44,6 +44,7 @@ from torchproof.image.dockerfile import base_ref, render
 from torchproof.image.layers import Plan
 from torchproof.index.wheel_store import Indexes
 from torchproof.model.lock import LayerName, Lock
+from torchproof.model.platforms import find_platform
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
 
 REPOSITORY = "localhost/torchproof/cell"
@@ -188,8 +189,8 @@ class DockerEngine:
         return find_build_client(podman=self._podman, address=os.environ.get("DOCKER_HOST"))
 
     def _native(self, lock: Lock) -> bool:
-        names = {"x86_64": "linux/amd64", "aarch64": "linux/arm64", "amd64": "linux/amd64"}
-        return names.get(str(self._info.get("Architecture"))) == lock.platform
+        platform = find_platform(str(self._info.get("Architecture")))
+        return platform is not None and platform.name == lock.platform
 
     def _ref(self, lock: Lock) -> str:
         return f"{REPOSITORY}:{lock.cell}"

@@ -22,8 +22,8 @@ from torchproof.errors import (
 )
 from torchproof.index.simple_api import TIMEOUT, fetch_page
 from torchproof.index.uv import NETWORK_TROUBLE, configured_index, environment
-from torchproof.index.wheel_store import PYPI, WHEELHOUSE, Indexes
-from torchproof.model.lock import Lock
+from torchproof.index.wheel_store import Indexes
+from torchproof.model.lock import PYPI, WHEELHOUSE, Lock
 from torchproof.registry.reference import is_loopback
 
 _CA_FILES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")

@@ -10,9 +10,8 @@ from torchproof.assemble.cell import in_registry
 from torchproof.engines.assembling import LAYOUTS, AssemblingEngine
 from torchproof.engines.engine import Engine
 from torchproof.engines.venv import VenvEngine
-from torchproof.errors import HostError, InputError
+from torchproof.errors import HostError, InputError, did_you_mean
 from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
-from torchproof.matrix.messages import did_you_mean
 from torchproof.registry import Reference
 
 if TYPE_CHECKING:

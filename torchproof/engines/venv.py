@@ -30,13 +30,13 @@ from torchproof.engines.nvml import read_gpus, visible
 from torchproof.errors import CellError, HostError
 from torchproof.image.dockerfile import requirements
 from torchproof.image.layers import Layer, Plan
-from torchproof.index.wheel_store import WHEELHOUSE, Indexes
-from torchproof.model.lock import Lock
+from torchproof.index.wheel_store import Indexes
+from torchproof.model.lock import WHEELHOUSE, Lock
+from torchproof.model.platforms import machine_of
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
 
 MARKER = "torchproof.json"
 """Written last: an environment without it is not finished."""
-_MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 _DROPPED = ("PYTHON", "LD_", "UV_", "PIP_", "VIRTUAL_ENV", "CONDA_", "TORCH", "CUDA_")
 """Variables that would make a probe prove something else than the environment."""
 
@@ -171,7 +171,7 @@ class VenvEngine:
 
 def _interpreter(lock: Lock) -> str:
     """Return the path of the cell's Python. Raises HostError if it cannot run here."""
-    machine = _MACHINES.get(lock.platform, "")
+    machine = machine_of(lock.platform)
     if platform.machine() != machine:
         raise HostError(
             f"{lock.cell} is for {lock.platform}, this machine is {platform.machine()}",

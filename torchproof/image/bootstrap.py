@@ -17,12 +17,12 @@ from torchproof._process import run_logged
 from torchproof.errors import CellError, HostError, InputError
 from torchproof.image.dockerfile import base_ref
 from torchproof.model.lock import LockedBase
+from torchproof.model.platforms import platform_of
 
 EPOCH = 1_767_225_600
 """Newest time stamp in a base (2026-01-01): with it, equal packages give equal bytes."""
 MACHINE_FILES = ("etc/resolv.conf", "etc/hostname", "etc/machine-id", "var/lib/dbus/machine-id")
 """What mmdebstrap copies from, or makes up for, the machine that runs it."""
-_ARCHITECTURES = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
 _UNKNOWN = re.compile(r"E: Unable to locate package (\S+)|Package '?(\S+?)'? has no installation")
 _NO_NETWORK = re.compile(r"Could not (resolve|connect)|Failed to fetch|Temporary failure|timed out")
 
@@ -57,7 +57,7 @@ def _bootstrap(suite: str, base: LockedBase, platform: str, target: Path, log: P
     part = target.with_suffix(".part.tar")
     forget = "rm -f " + " ".join(f'"$1/{name}"' for name in MACHINE_FILES)
     command = [
-        *(program, "--variant=minbase", f"--architectures={_ARCHITECTURES[platform]}"),
+        *(program, "--variant=minbase", f"--architectures={platform_of(platform).debian}"),
         f"--include={','.join(base.packages)}",
         "--dpkgopt=path-exclude=/usr/share/man/*",
         "--dpkgopt=path-exclude=/usr/share/doc/*",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from torchproof.image.layers import PREFIX, make_plan
 from torchproof.model.lock import Lock
+from torchproof.model.versions import cuda_version
 
 UID = 1000
 HOME = "/home/torch"
@@ -99,30 +100,22 @@ def _environment(lock: Lock) -> dict[str, str]:
         "TRITON_CACHE_DIR": f"{CACHE}/triton",
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-        "NVIDIA_REQUIRE_CUDA": nvidia_requirement(cuda_of(lock)),
+        "NVIDIA_REQUIRE_CUDA": nvidia_requirement(cuda_version(lock.cuda)),
     }
-
-
-def cuda_of(lock: Lock) -> str:
-    """Return the CUDA version of a lock as `12.8`, whether it is written `cu128` or `12.8`."""
-    if "." in lock.cuda:
-        return ".".join(lock.cuda.split(".")[:2])
-    digits = lock.cuda.removeprefix("cu")
-    return f"{digits[:-1]}.{digits[-1]}"
 
 
 def _labels(lock: Lock) -> dict[str, str]:
     plan = make_plan(lock)
     labels = {
-        TITLE_LABEL: f"PyTorch {lock.torch}, CUDA {cuda_of(lock)}",
+        TITLE_LABEL: f"PyTorch {lock.torch}, CUDA {cuda_version(lock.cuda)}",
         "org.opencontainers.image.description": (
-            f"PyTorch {lock.torch} with CUDA {cuda_of(lock)}, cuDNN {lock.cudnn}, "
+            f"PyTorch {lock.torch} with CUDA {cuda_version(lock.cuda)}, cuDNN {lock.cudnn}, "
             f"NCCL {lock.nccl}, Python {lock.python}"
         ),
         "org.opencontainers.image.version": lock.cell,
         CELL_LABEL: lock.cell,
         "torchproof.torch": lock.torch,
-        "torchproof.cuda": cuda_of(lock),
+        "torchproof.cuda": cuda_version(lock.cuda),
         "torchproof.cudnn": lock.cudnn,
         "torchproof.nccl": lock.nccl,
         "torchproof.triton": lock.triton or "",

@@ -18,12 +18,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from torchproof.errors import InputError
 from torchproof.image.config import TITLE_LABEL, Directory, image_config
 from torchproof.image.layers import PREFIX, Layer, Plan
-from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel, canonical_json
+from torchproof.model.lock import (
+    WHEELHOUSE,
+    LayerName,
+    Lock,
+    LockedBase,
+    LockedWheel,
+    canonical_json,
+)
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 """Where Debian and Ubuntu keep the CA bundle; the build secret `ca` is mounted over it."""
-WHEELHOUSE = "wheelhouse"
-"""The index alias of a user's own wheels, and the folder of the build context that holds them."""
 
 _PACKAGE = Path(__file__).parents[1]
 _TEMPLATES = (_PACKAGE / "templates", _PACKAGE.parent / "images" / "templates")

@@ -25,12 +25,10 @@ from uv import find_uv_bin
 
 from torchproof._http import redact
 from torchproof.errors import CellError, HostError, IndexUnreachableError
+from torchproof.model.platforms import machine_of
 
-_PLATFORMS = {
-    "linux/amd64": "x86_64-manylinux_2_28",
-    "linux/arm64": "aarch64-manylinux_2_28",
-}
-"""Platform of a cell → target of uv. Wheels of torch from 2.7 on need glibc 2.28."""
+_GLIBC = "manylinux_2_28"
+"""Wheels of torch from 2.7 on need glibc 2.28."""
 
 _KEPT = re.compile(
     r"UV_(DEFAULT_INDEX|INDEX_URL|INDEX_\w+_(USERNAME|PASSWORD)|KEYRING_PROVIDER|INSECURE_HOST"
@@ -108,7 +106,7 @@ def compile_requirements(
             *(find_uv_bin(), "pip", "compile", "--quiet", "--no-header"),
             *("--no-python-downloads", "--python", sys.executable),
             *("--python-version", target.python),
-            *("--python-platform", _PLATFORMS[target.platform]),
+            *("--python-platform", f"{machine_of(target.platform)}-{_GLIBC}"),
             *("--format", "pylock.toml"),
         ]
         if default_index or (default_index := pip_index()):

@@ -25,10 +25,8 @@ from torchproof.index.download import download, sha256_of
 from torchproof.index.simple_api import TIMEOUT, fetch_page
 from torchproof.index.uv import Target, compile_requirements, configured_index
 from torchproof.index.verified_files import mark, state_of
-from torchproof.model.lock import LockedWheel
-
-PYPI = "pypi"
-WHEELHOUSE = "wheelhouse"
+from torchproof.model.lock import PYPI, WHEELHOUSE, LockedWheel
+from torchproof.model.platforms import AMD64, ARM64, machine_of
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that came in since the last call."""
@@ -276,5 +274,5 @@ def _target_python(wheel: LockedWheel) -> str:
 
 
 def _platform(wheels: Iterable[LockedWheel]) -> str:
-    arm = any("aarch64" in wheel.filename for wheel in wheels)
-    return "linux/arm64" if arm else "linux/amd64"
+    arm = any(machine_of(ARM64) in wheel.filename for wheel in wheels)
+    return ARM64 if arm else AMD64

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
-_MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+from torchproof.model.platforms import machine_of
 
 
 def target_tags(python: str, platform: str) -> list[Tag]:
     """Return the wheel tags of a target, best first (glibc 2.28, as torch asks)."""
     version = tuple(map(int, python.split(".")))
-    machine = _MACHINES[platform]
+    machine = machine_of(platform)
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(28, 16, -1)]
     platforms.append(f"manylinux2014_{machine}")
     if machine == "x86_64":

@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from torchproof._yaml import Location
-from torchproof.errors import InputError
-from torchproof.matrix.messages import did_you_mean
+from torchproof.errors import InputError, did_you_mean
 from torchproof.matrix.schema import Matrix
 from torchproof.upstream.gpus import gpu_table
 

@@ -12,12 +12,13 @@ from packaging.version import Version
 from pydantic import ValidationError
 
 from torchproof._yaml import Document, Location, parse_yaml, read_yaml
-from torchproof.errors import InputError
+from torchproof.errors import InputError, did_you_mean
 from torchproof.matrix.checks import check_hosts, check_indexes
-from torchproof.matrix.messages import did_you_mean, explain, nearest_cuda
+from torchproof.matrix.messages import explain, nearest_cuda
 from torchproof.matrix.schema import BaseEntry, CellEntry, Exclude, Matrix
 from torchproof.model.cell import Base, Cell
-from torchproof.upstream.facts import Facts, minor_of
+from torchproof.model.versions import minor_of
+from torchproof.upstream.facts import Facts
 
 DEFAULT = Path("matrix.yaml")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import typing
 from collections.abc import Iterable
 from typing import Any
@@ -11,8 +10,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from torchproof._yaml import Document, Location
-from torchproof.errors import InputError
+from torchproof.errors import InputError, did_you_mean
 from torchproof.matrix.schema import Matrix
+from torchproof.model.versions import cuda_number
 
 _FORMS = {
     "torch": "a version of torch, as `2.9` or `2.9.1`",
@@ -26,20 +26,14 @@ _FORMS = {
 }
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return "did you mean `x`?" for the nearest known name; an empty string if none is near."""
-    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)
-    return f"did you mean `{close[0]}`?" if close else ""
-
-
 def nearest_cuda(given: str, known: Iterable[str]) -> str:
     """Like `did_you_mean`, for CUDA names: nearest by number, the newer of two equally near."""
-    digits = given.removeprefix("cu")
-    if not digits.isdigit():
+    number = cuda_number(given if given.startswith("cu") else f"cu{given}")
+    if not number:
         return ""
     near = min(
         known,
-        key=lambda name: (abs(int(name.removeprefix("cu")) - int(digits)), -int(name[2:])),
+        key=lambda name: (abs(cuda_number(name) - number), -cuda_number(name)),
         default="",
     )
     return f"did you mean `{near}`?" if near else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from packaging.version import Version
 from pydantic import (
@@ -17,9 +17,11 @@ from pydantic import (
 )
 
 from torchproof._yaml import Document, Location
-from torchproof.upstream.facts import Facts, minor_of
+from torchproof.model.declared_host import DeclaredHost
+from torchproof.model.platforms import AMD64, PlatformName
+from torchproof.model.versions import minor_of
+from torchproof.upstream.facts import Facts
 
-Platform = Literal["linux/amd64", "linux/arm64"]
 Torch = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")]
 Cuda = Annotated[str, StringConstraints(pattern=r"^cu\d{3}$")]
 Python = Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
@@ -68,7 +70,7 @@ class CellEntry(Strict):
     torch: Torch
     cuda: Cuda
     python: Python | None = None
-    platform: Platform | None = None
+    platform: PlatformName | None = None
     cudnn: Wheel | None = None
     """Replaces the cuDNN wheel that torch pins."""
     nccl: Wheel | None = None
@@ -89,7 +91,7 @@ class Exclude(Strict):
     torch: Torch | None = None
     cuda: Cuda | None = None
     python: Python | None = None
-    platform: Platform | None = None
+    platform: PlatformName | None = None
     reason: Text
 
     @model_validator(mode="after")
@@ -178,7 +180,7 @@ class Matrix(Strict):
     """Axis: CUDA builds, by the name of their wheels (`cu128`)."""
     python: tuple[Python, ...] = ("3.11",)
     """Axis: Python versions."""
-    platform: tuple[Platform, ...] = ("linux/amd64",)
+    platform: tuple[PlatformName, ...] = (AMD64,)
     """Axis: platforms."""
     base: BaseEntry = BaseEntry(bootstrap="debian/bookworm")
     options: Options = Options()
@@ -208,6 +210,11 @@ class Matrix(Strict):
     def folder(self) -> Path:
         """The folder that paths in the file are relative to."""
         return self._document.path.parent if self._document else Path()
+
+    @property
+    def declared_hosts(self) -> tuple[DeclaredHost, ...]:
+        """The hosts as the values that other rooms take."""
+        return tuple(DeclaredHost(**host.model_dump()) for host in self.hosts)
 
     @field_validator("python", "platform", "torch", "cuda", mode="before")
     @classmethod

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torchproof.model.platforms import AMD64
+from torchproof.model.versions import cuda_version
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
@@ -27,7 +30,7 @@ class Cell:
     torch: str
     cuda: str
     python: str = "3.11"
-    platform: str = "linux/amd64"
+    platform: str = AMD64
     cudnn: str | None = None
     """Override of the cuDNN wheel that torch pins."""
     nccl: str | None = None
@@ -45,7 +48,7 @@ class Cell:
     def id(self) -> str:
         """The cell's name: `2.9.1-cu128-py311`, then what differs from the default."""
         parts = [self.torch, self.cuda, "py" + self.python.replace(".", "")]
-        if self.platform != "linux/amd64":
+        if self.platform != AMD64:
             parts.append(self.platform.removeprefix("linux/"))
         if self.cudnn:
             parts.append(f"cudnn{self.cudnn}")
@@ -57,5 +60,4 @@ class Cell:
     @property
     def cuda_version(self) -> str:
         """`cu128` → `12.8`."""
-        digits = self.cuda.removeprefix("cu")
-        return f"{digits[:-1]}.{digits[-1]}"
+        return cuda_version(self.cuda)

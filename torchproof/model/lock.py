@@ -6,7 +6,12 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, is_dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+PYPI: Final = "pypi"
+"""The index alias of whatever index pip and uv are configured with."""
+WHEELHOUSE: Final = "wheelhouse"
+"""The index alias of the user's own wheels."""
 
 
 class LayerName(StrEnum):

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from torchproof.errors import InputError
+from torchproof.model.platforms import AMD64, ARM64
 from torchproof.model.results import State
+from torchproof.model.versions import cuda_number, cuda_version, minor_of
 from torchproof.upstream.driver_rules import (
     Driver,
     Fit,
@@ -18,7 +20,7 @@ from torchproof.upstream.driver_rules import (
     ImageNeeds,
     will_it_run,
 )
-from torchproof.upstream.facts import Facts, cuda_version, minor_of
+from torchproof.upstream.facts import Facts
 from torchproof.upstream.gpus import GpuModel, best_code
 
 RANK = (State.VERIFIED, State.UNPROVEN, State.PLANNED)
@@ -112,7 +114,7 @@ def _best(fitting: Sequence[Considered]) -> Considered:
         return RANK.index(item.candidate.state), _FITS.index(fit)
 
     def newness(item: Considered) -> tuple[Version, int, str]:
-        number = int(item.candidate.needs.cuda.removeprefix("cu"))
+        number = cuda_number(item.candidate.needs.cuda)
         by_minor = item.answer is not None and item.answer.fit is Fit.MINOR
         return Version(item.candidate.torch), -number if by_minor else number, item.candidate.cell
 
@@ -169,7 +171,7 @@ def _change(considered: Sequence[Considered], wish: Wish, facts: Facts) -> Itera
                 helps.setdefault(change, []).append(cell)
     for change, cells in helps.items():
         yield f"{change}: {', '.join(cells)}"
-    platform = "linux/arm64" if any(gpu.cpu == "arm64" for gpu in wish.gpus) else "linux/amd64"
+    platform = ARM64 if any(gpu.cpu == "arm64" for gpu in wish.gpus) else AMD64
     have = {
         (item.candidate.torch, item.candidate.needs.cuda)
         for item in considered

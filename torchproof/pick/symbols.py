@@ -28,7 +28,9 @@ from torchproof.errors import CellError, HostError, InputError
 from torchproof.index.partial_wheel import UNKNOWN, PartialWheel, RangeFile
 from torchproof.index.simple_api import TIMEOUT, fetch_page
 from torchproof.index.uv import Resolved, Target, WheelFile, compile_requirements, configured_index
-from torchproof.index.wheel_store import PYPI, Indexes
+from torchproof.index.wheel_store import Indexes
+from torchproof.model.lock import PYPI
+from torchproof.model.platforms import AMD64, machine_of
 from torchproof.upstream.facts import load_facts
 
 TORCH_MEMBER: Final = "torch/lib/libtorch_cuda.so"
@@ -38,7 +40,6 @@ HEAD: Final = 1 << 17
 """Packed bytes read from the start of a library, where the linker puts its names."""
 FEWEST: Final = 5
 """Names below which a part cannot have held the whole table."""
-MACHINE: Final = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 
 
 class Library(StrEnum):
@@ -58,7 +59,7 @@ class Wish:
     torch: str
     cuda: str = ""
     python: str = "3.11"
-    platform: str = "linux/amd64"
+    platform: str = AMD64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +168,7 @@ def _released(
     if wish.cuda == _default_cuda(wish):
         place = indexes.url(PYPI)
     wheels = fetch_page(place or configured_index() or _pip_default(), package.name, client)
-    machine = MACHINE[wish.platform]
+    machine = machine_of(wish.platform)
     found: dict[Version, WheelFile] = {}
     for wheel in wheels:
         with suppress(InvalidWheelFilename):

@@ -15,6 +15,7 @@ from torchproof.errors import HostError, TorchproofError
 from torchproof.image.layers import PREFIX
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built, Gpu, Host, Outcome, ProbeResult, SubjectKind
+from torchproof.model.versions import cuda_version
 from torchproof.probing.baseline import Baseline, judge
 from torchproof.probing.diagnosis import diagnose
 from torchproof.probing.leases import lease
@@ -197,7 +198,6 @@ def expectations(lock: Lock | None, built: Built) -> dict[str, object]:
     if lock is None:
         return {}
     facts = load_facts()
-    cuda = lock.cuda.removeprefix("cu")
     return {
         "torch": lock.torch,
         "cuda": lock.cuda,
@@ -208,7 +208,7 @@ def expectations(lock: Lock | None, built: Built) -> dict[str, object]:
         "archs": list(lock.gpus or lock.archs),
         "slim": bool(lock.gpus),
         "driver_floor": lock.driver_floor,
-        "toolkit_driver": facts.toolkit_driver.get(f"{cuda[:-1]}.{cuda[-1]}", ""),
+        "toolkit_driver": facts.toolkit_driver.get(cuda_version(lock.cuda), ""),
         "prefix": PREFIX if built.subject is SubjectKind.IMAGE else built.ref,
         "compile": lock.compile,
     }

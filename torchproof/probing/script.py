@@ -26,8 +26,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from torchproof.errors import InputError
-from torchproof.matrix.messages import did_you_mean
+from torchproof.errors import InputError, did_you_mean
 
 BLOCK = re.compile(r"^# /// probe[ \t]*\n(?P<body>(?:#(?: .*)?\n)*?)# ///[ \t]*$", re.MULTILINE)
 

@@ -15,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from torchproof.errors import CellError
 from torchproof.image.stored import Image
+from torchproof.model.versions import cuda_number, cuda_version
 from torchproof.report.models import CellModel
 
 _INFO = re.compile(
@@ -70,11 +71,9 @@ def look_inside(image: Image) -> Inside:
 def differences(inside: Inside, image: Image, cell: CellModel) -> tuple[str, ...]:
     """Say where an image's files, its labels and the report's cell disagree."""
     labels = image.labels
-    digits = cell.cuda.removeprefix("cu")
-    cuda = f"{digits[:-1]}.{digits[-1]}" if digits.isdigit() else ""
     asked = {
         "torch": cell.torch,
-        "CUDA": cuda,
+        "CUDA": cuda_version(cell.cuda) if cuda_number(cell.cuda) else "",
         "cuDNN": cell.cudnn or "",
         "NCCL": cell.nccl or "",
         "Python": cell.python,

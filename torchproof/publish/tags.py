@@ -18,6 +18,7 @@ from itertools import groupby
 from packaging.version import InvalidVersion, Version
 
 from torchproof.errors import InputError
+from torchproof.model.versions import cuda_number
 
 LATEST = "latest-verified"
 _LOCK_DIGITS = 8
@@ -155,5 +156,4 @@ def best(published: Iterable[Published], moving: str) -> Published | None:
 
 
 def _rank(one: Immutable) -> tuple[Version, int, int]:
-    cuda = int(one.cuda.removeprefix("cu")) if one.cuda != "cpu" else 0
-    return (one.torch, cuda, -one.python)
+    return (one.torch, cuda_number(one.cuda), -one.python)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from torchproof.model.cell import Cell
+from torchproof.model.declared_host import DeclaredHost
 from torchproof.model.lock import Lock
 from torchproof.model.results import (
     Built,
@@ -117,19 +117,6 @@ def make_report(
         sharing=sharing(listed),
         notes=sorted(set(notes)),
     )
-
-
-class DeclaredHost(Protocol):
-    """A host of matrix.yaml."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def driver(self) -> str: ...  # noqa: D102
-    @property
-    def gpu(self) -> str: ...  # noqa: D102
-    @property
-    def count(self) -> int: ...  # noqa: D102
 
 
 def report_hosts(

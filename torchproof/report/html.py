@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from torchproof.model.results import State, SubjectKind
+from torchproof.model.versions import cuda_version, minor_of
 from torchproof.report import words
 from torchproof.report.models import CellModel, ReportModel
 
@@ -46,7 +47,7 @@ def render_html(report: ReportModel) -> str:
         "duration": words.duration,
         "moment": words.moment,
         "short": words.short,
-        "cuda": words.cuda,
+        "cuda": cuda_version,
         "gpus": words.gpus,
         "machine": words.machine,
         "value": words.value,
@@ -86,12 +87,12 @@ def _source(environment: Environment, name: str) -> str:
 def _grid(cells: list[CellModel]) -> _Grid:
     places: dict[tuple[str, str], list[CellModel]] = defaultdict(list)
     for cell in cells:
-        places[words.minor(cell.torch), cell.cuda].append(cell)
+        places[minor_of(cell.torch), cell.cuda].append(cell)
     return _Grid(
         columns=sorted(
-            {cell.cuda for cell in cells}, key=lambda name: words.order(words.cuda(name))
+            {cell.cuda for cell in cells}, key=lambda name: words.order(cuda_version(name))
         ),
-        rows=sorted({words.minor(cell.torch) for cell in cells}, key=words.order),
+        rows=sorted({minor_of(cell.torch) for cell in cells}, key=words.order),
         places=dict(places),
     )
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from torchproof.model.platforms import AMD64
 from torchproof.model.results import Level, Outcome, State, SubjectKind
 from torchproof.upstream.driver_rules import Fit
 
@@ -198,7 +199,7 @@ class CellModel(_Model):
     nccl: str | None = None
     triton: str | None = None
     python: str
-    platform: str = "linux/amd64"
+    platform: str = AMD64
     gpus: list[str] = []
     """Slim image: the only architectures it serves."""
     archs: list[str] = []

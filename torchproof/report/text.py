@@ -5,6 +5,7 @@ from __future__ import annotations
 from tabulate import tabulate
 
 from torchproof.model.results import Level, Outcome, State, SubjectKind
+from torchproof.model.versions import cuda_version, minor_of
 from torchproof.report import words
 from torchproof.report.models import CellModel, ReportModel
 
@@ -70,9 +71,9 @@ def uncounted(report: ReportModel) -> list[str]:
 
 def render_markdown(report: ReportModel) -> str:
     """Return report.md: the grid, every cell's verdict, and what went wrong or is missing."""
-    rows = sorted({words.minor(cell.torch) for cell in report.cells}, key=words.order)
+    rows = sorted({minor_of(cell.torch) for cell in report.cells}, key=words.order)
     columns = sorted(
-        {cell.cuda for cell in report.cells}, key=lambda name: words.order(words.cuda(name))
+        {cell.cuda for cell in report.cells}, key=lambda name: words.order(cuda_version(name))
     )
     grid = [
         [
@@ -81,7 +82,7 @@ def render_markdown(report: ReportModel) -> str:
                 "<br>".join(
                     _verdict(cell)
                     for cell in report.cells
-                    if words.minor(cell.torch) == row and cell.cuda == column
+                    if minor_of(cell.torch) == row and cell.cuda == column
                 )
                 for column in columns
             ),
@@ -101,7 +102,7 @@ def render_markdown(report: ReportModel) -> str:
     if built_nothing(report):
         parts.append("> **No images were built.** The probes ran in virtual environments.")
     parts += [f"> {_escape(note)}" for note in (*report.notes, *uncounted(report))]
-    parts.append(_table(grid, ["torch", *(f"CUDA {words.cuda(name)}" for name in columns)]))
+    parts.append(_table(grid, ["torch", *(f"CUDA {cuda_version(name)}" for name in columns)]))
     parts.append(_table(cells, ["cell", "verdict", "reason", "digest"]))
     if report.sharing.images:
         shared = report.sharing

@@ -100,17 +100,6 @@ def machine(host: HostModel) -> str:
     return f"{host.engine}, {f'driver {host.driver}' if host.driver else 'no driver'}, {gpus(host)}"
 
 
-def cuda(name: str) -> str:
-    """`cu128` → `12.8`."""
-    digits = name.removeprefix("cu")
-    return f"{digits[:-1]}.{digits[-1]}" if digits.isdigit() and len(digits) > 1 else name
-
-
-def minor(version: str) -> str:
-    """`2.9.1` → `2.9`."""
-    return ".".join(version.split(".")[:2])
-
-
 def order(version: str) -> tuple[tuple[int, int | str], ...]:
     """Sort key: numbers as numbers, so that 2.10 comes after 2.9."""
     return tuple(

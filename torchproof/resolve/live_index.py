@@ -12,12 +12,14 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from torchproof.errors import CellError, TorchproofError
 from torchproof.index.simple_api import TIMEOUT, fetch_page
 from torchproof.index.uv import Resolved, Target, WheelFile, compile_requirements
-from torchproof.index.wheel_store import PYPI, Indexes
+from torchproof.index.wheel_store import Indexes
 from torchproof.matrix.schema import Matrix
+from torchproof.model.lock import PYPI
+from torchproof.model.platforms import platform_of_tag
+from torchproof.model.versions import cuda_name
 from torchproof.resolve.resolver import CUDART
 from torchproof.upstream.availability import Live, Offer
 
-_PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 _PARALLEL = 8
 
 
@@ -90,7 +92,7 @@ def _torch_version(packages: Iterable[Resolved]) -> str:
 def _cudas(packages: Iterable[Resolved]) -> list[str]:
     """Return the CUDA that a resolution of torch brings, by its runtime wheel; none for CPU."""
     runtimes = [package.version for package in packages if CUDART.fullmatch(package.name)]
-    return ["cu" + "".join(version.split(".")[:2]) for version in runtimes]
+    return [cuda_name(version) for version in runtimes]
 
 
 def _offers(wheels: Iterable[WheelFile], cuda: str) -> Iterable[Offer]:
@@ -104,8 +106,8 @@ def _offers(wheels: Iterable[WheelFile], cuda: str) -> Iterable[Offer]:
         if version.is_prerelease or wheel.yanked:
             continue
         for tag in tags:
-            machine = next((key for key in _PLATFORMS if tag.platform.endswith(key)), None)
+            platform = platform_of_tag(tag.platform)
             plain = tag.interpreter.startswith("cp3") and tag.abi == tag.interpreter
-            if machine and plain and "linux" in tag.platform:
+            if platform and plain:
                 python = f"3.{tag.interpreter[3:]}"
-                yield version.public, cuda, python, _PLATFORMS[machine]
+                yield version.public, cuda, python, platform

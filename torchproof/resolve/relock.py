@@ -13,10 +13,9 @@ from packaging.utils import canonicalize_name
 
 from torchproof.errors import TorchproofError
 from torchproof.index.download import sha256_of
-from torchproof.index.wheel_store import WHEELHOUSE
 from torchproof.index.wheelhouse import wheelhouse_torch
 from torchproof.model.cell import Cell
-from torchproof.model.lock import LayerName, Lock
+from torchproof.model.lock import WHEELHOUSE, LayerName, Lock
 from torchproof.model.lock_file import IMAGES, lock_path, read_lock, write_lock
 from torchproof.resolve.resolver import Resolver
 from torchproof.resolve.survey import Surveyed

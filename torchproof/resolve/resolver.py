@@ -13,11 +13,19 @@ from packaging.version import Version
 from torchproof.errors import CellError, IntegrityError
 from torchproof.index.download import sha256_of
 from torchproof.index.uv import Resolved, Target, WheelFile, compile_requirements
-from torchproof.index.wheel_store import PYPI, WHEELHOUSE, Indexes, WheelStore
+from torchproof.index.wheel_store import Indexes, WheelStore
 from torchproof.index.wheel_tags import target_tags
 from torchproof.index.wheelhouse import wheelhouse_torch
 from torchproof.model.cell import Cell
-from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel, Override
+from torchproof.model.lock import (
+    PYPI,
+    WHEELHOUSE,
+    LayerName,
+    Lock,
+    LockedBase,
+    LockedWheel,
+    Override,
+)
 from torchproof.upstream.facts import Facts
 
 _CUDNN = re.compile(r"nvidia-cudnn(-cu\d+)?")

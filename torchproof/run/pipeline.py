@@ -158,7 +158,7 @@ class Pipeline:
             self._progress.say(run.id, "audit of its wheels, before the build")
             try:
                 paths = self._setting.store.fetch_all(lock.wheels, cell=run.id)
-                findings = tuple(audit_wheels(lock, paths, self._setting.matrix.hosts))
+                findings = tuple(audit_wheels(lock, paths, self._setting.matrix.declared_hosts))
             except TorchproofError as error:
                 self._fail(run, error)
                 continue
@@ -228,7 +228,7 @@ class Pipeline:
                 audit_built(
                     run.built,
                     run.lock,
-                    hosts=self._setting.matrix.hosts,
+                    hosts=self._setting.matrix.declared_hosts,
                     before=replace(before, now=run.built.size) if before else None,
                 )
             )
@@ -273,7 +273,7 @@ class Pipeline:
 
     def _report(self) -> ReportModel:
         setting = self._setting
-        declared = setting.matrix.hosts
+        declared = setting.matrix.declared_hosts
         needs = [
             ImageNeeds(
                 cell=run.id,

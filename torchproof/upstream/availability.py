@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
 
-from torchproof.index.wheel_store import PYPI, WHEELHOUSE
 from torchproof.model.cell import Cell
+from torchproof.model.lock import PYPI, WHEELHOUSE
 from torchproof.model.results import NotTried, State
-from torchproof.upstream.facts import Build, Facts, Release, cuda_version, minor_of
+from torchproof.model.versions import cuda_version, minor_of
+from torchproof.upstream.facts import Build, Facts, Release
 from torchproof.upstream.nearest import nearest_cells, nearest_serving, serves
 
 Offer = tuple[str, str, str, str]

@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from torchproof.errors import InputError
-from torchproof.upstream.facts import Facts, cuda_version
+from torchproof.model.declared_host import DeclaredHost
+from torchproof.model.platforms import AMD64, ARM64
+from torchproof.model.versions import cuda_version
+from torchproof.upstream.facts import Facts
 from torchproof.upstream.gpus import DeviceCode, Forward, GpuModel, GpuTable, best_code
 
 COMPATIBILITY = "NVIDIA CUDA Compatibility, docs.nvidia.com/deploy/cuda-compatibility"
@@ -72,7 +74,7 @@ class ImageNeeds:
 
     cell: str
     cuda: str
-    platform: str = "linux/amd64"
+    platform: str = AMD64
     archs: tuple[str, ...] = ()
     archs_from: str = "published"
 
@@ -91,17 +93,6 @@ class HostAnswer:
     def runs(self) -> bool:
         """Whether the image runs there as it is."""
         return self.fit in (Fit.YES, Fit.MINOR)
-
-
-class DeclaredHost(Protocol):
-    """A host as matrix.yaml declares it; an empty driver or GPU is not known."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def driver(self) -> str | None: ...  # noqa: D102
-    @property
-    def gpu(self) -> str | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +173,7 @@ def will_it_run(
 
 def _device_code(image: ImageNeeds, gpu: GpuModel) -> DeviceCode | HostAnswer | None:
     """Return the code that the GPU would execute, None if not known, or a refusal."""
-    if gpu.cpu == "arm64" and image.platform != "linux/arm64":
+    if gpu.cpu == "arm64" and image.platform != ARM64:
         return HostAnswer(
             fit=Fit.NO,
             rule=HostRule.PLATFORM,

@@ -14,6 +14,8 @@ from typing import Any
 from packaging.version import Version
 
 from torchproof._yaml import load_yaml
+from torchproof.model.platforms import ARM64
+from torchproof.model.versions import cuda_version, minor_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Build:
 
     def archs_on(self, platform: str) -> tuple[str, ...]:
         """Return the architectures of the wheel for `linux/amd64` or `linux/arm64`."""
-        return self.archs_arm64 if platform == "linux/arm64" else self.archs
+        return self.archs_arm64 if platform == ARM64 else self.archs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class Release:
 
     def python_on(self, platform: str) -> tuple[str, ...]:
         """Return the Python versions that this release has wheels for."""
-        return self.python_arm64 if platform == "linux/arm64" else self.python
+        return self.python_arm64 if platform == ARM64 else self.python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,17 +151,6 @@ class Facts:
             return known
         sibling = self.newest_patch(minor_of(torch))
         return self.releases[sibling] if sibling else None
-
-
-def minor_of(torch: str) -> str:
-    """`2.9.1` → `2.9`."""
-    return ".".join(torch.split(".")[:2])
-
-
-def cuda_version(cuda: str) -> str:
-    """`cu128` → `12.8`."""
-    digits = cuda.removeprefix("cu")
-    return f"{digits[:-1]}.{digits[-1]}"
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from packaging.version import Version
 
 from torchproof.model.cell import Cell
-from torchproof.upstream.facts import Facts, cuda_version, minor_of
+from torchproof.model.versions import cuda_version, minor_of
+from torchproof.upstream.facts import Facts
 from torchproof.upstream.gpus import best_code, gpu_table
 
 

@@ -30,8 +30,8 @@ from torchproof.engines.docker import DockerEngine
 from torchproof.engines.engine import RunSpec
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
 from torchproof.image.layers import make_plan
-from torchproof.index.wheel_store import WHEELHOUSE, Indexes, cache_dir
-from torchproof.model.lock import LayerName, Lock
+from torchproof.index.wheel_store import Indexes, cache_dir
+from torchproof.model.lock import WHEELHOUSE, LayerName, Lock
 
 pytestmark = [needs("docker"), needs("bootstrap"), needs("network")]
 

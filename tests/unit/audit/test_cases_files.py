@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.audit.audit_files import SITE, Content, Link, facts_of, findings, wheel
-from torchproof.audit.facts import Detail, ImageFacts, RunConfig, Subject, TargetHost
+from torchproof.audit.facts import Detail, ImageFacts, RunConfig, Subject
 from torchproof.audit.reading.elf import ElfFacts, Symbol
 from torchproof.model.cell import Cell
+from torchproof.model.declared_host import DeclaredHost
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.model.results import Finding, Level
 
@@ -260,7 +261,7 @@ def test_require_cuda_old_driver() -> None:
             "NVIDIA_REQUIRE_CUDA": "cuda>=12.8 brand=tesla,driver>=535,driver<536 "
             "brand=geforce,driver>=570,driver<571"
         },
-        hosts=(TargetHost(name="desk", driver="550.144.03", gpu="RTX 4090"),),
+        hosts=(DeclaredHost(name="desk", driver="550.144.03", gpu="RTX 4090"),),
     )
     found = one("driver.require", facts)
     assert "550.144.03" in found.message
@@ -278,7 +279,7 @@ def test_sm70_dropped_cu13() -> None:
             **wheel("torch", "2.14.1+cu130"),
             **device_code("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
         },
-        hosts=(TargetHost(name="old", driver="580.65.06", gpu="V100"),),
+        hosts=(DeclaredHost(name="old", driver="580.65.06", gpu="V100"),),
     )
     found = one("architectures.hosts", facts)
     assert "V100" in found.message
@@ -290,7 +291,7 @@ def test_sm70_dropped_cu13() -> None:
 def test_sm60_default_image() -> None:
     facts = facts_of(
         {**wheel("torch", "2.9.1+cu128"), **device_code("sm_70", "sm_80", "sm_90", "sm_120")},
-        hosts=(TargetHost(name="notebooks", driver="570.26", gpu="P100"),),
+        hosts=(DeclaredHost(name="notebooks", driver="570.26", gpu="P100"),),
     )
     found = one("architectures.hosts", facts)
     assert "notebooks" in found.message

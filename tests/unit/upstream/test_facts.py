@@ -6,7 +6,8 @@ import pytest
 import yaml
 from packaging.version import Version
 
-from torchproof.upstream.facts import cuda_version, load_facts
+from torchproof.model.versions import cuda_version
+from torchproof.upstream.facts import load_facts
 
 FACTS = load_facts()
 FILES = [

@@ -12,6 +12,7 @@ from torchproof.commands.options import AsJson, MatrixFile
 from torchproof.errors import InputError
 from torchproof.index.wheel_store import Indexes, cache_dir
 from torchproof.matrix.expand import DEFAULT, load_matrix
+from torchproof.model.platforms import AMD64
 from torchproof.pick.symbols import Compatibility, Library, Wish, compatible
 from torchproof.resolve.survey import indexes_of
 from torchproof.upstream.facts import load_facts
@@ -32,7 +33,7 @@ def run(
     cudnn: Cudnn = False,
     cuda: Cuda = "",
     python: Python = "3.11",
-    platform: Platform = "linux/amd64",
+    platform: Platform = AMD64,
     as_json: AsJson = False,
     matrix: MatrixFile = DEFAULT,
 ) -> int:

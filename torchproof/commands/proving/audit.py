@@ -66,7 +66,7 @@ def run(
 
 def _target(target: str, matrix: Path) -> list[Finding]:
     place = Path(target)
-    hosts = load_matrix(matrix).hosts if matrix.is_file() else ()
+    hosts = load_matrix(matrix).declared_hosts if matrix.is_file() else ()
     if place.is_file() and not _is_archive(place):
         return audit_texts(place)
     if place.is_dir() and not _holds_system(place):
@@ -105,12 +105,12 @@ def _cells(matrix: Matrix, only: str | None) -> Iterable[tuple[str, list[Finding
 
 def _cell(lock: Lock, matrix: Matrix, store: WheelStore) -> list[Finding]:
     try:
-        return audit_image(f"{REPOSITORY}:{lock.cell}", matrix.hosts, lock=lock)
+        return audit_image(f"{REPOSITORY}:{lock.cell}", matrix.declared_hosts, lock=lock)
     except (InputError, HostError):
         paths = {
             wheel.filename: path for wheel in lock.wheels if (path := store.path(wheel)) is not None
         }
-        return audit_wheels(lock, paths, matrix.hosts)
+        return audit_wheels(lock, paths, matrix.declared_hosts)
 
 
 def _plain(name: str, findings: Sequence[Finding]) -> dict[str, object]:

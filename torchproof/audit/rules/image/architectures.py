@@ -11,7 +11,7 @@ from torchproof.assemble.layer.fatbin import sort_architectures
 from torchproof.assemble.layer.prune import serves
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.rule import Rule, rules_of
-from torchproof.audit.rules.image.requirements import MACHINES
+from torchproof.model.platforms import AMD64
 from torchproof.model.results import Finding
 from torchproof.upstream.driver_rules import (
     HostAnswer,
@@ -42,7 +42,7 @@ def needs_of(facts: ImageFacts) -> ImageNeeds | None:
     return ImageNeeds(
         cell=facts.lock.cell if facts.lock else facts.name,
         cuda=facts.cuda,
-        platform=facts.config.platform if facts.config else "linux/amd64",
+        platform=facts.config.platform if facts.config else AMD64,
         archs=torch_archs(facts),
         archs_from="libtorch_cuda.so has",
     )
@@ -60,11 +60,11 @@ def host_answers(facts: ImageFacts) -> tuple[tuple[str, str, HostAnswer], ...]:
     return tuple(
         (
             host.name,
-            host.gpu or host.arch,
+            host.gpu,
             will_it_run(
                 needs,
                 parse_driver(host.driver) if host.driver else None,
-                table.find(host.gpu or host.arch) if host.gpu or host.arch else None,
+                table.find(host.gpu) if host.gpu else None,
                 upstream,
             ),
         )
@@ -130,7 +130,7 @@ def published_code(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
 
 def wrong_machine(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     """Find torch libraries of another machine than the image."""
-    machine = MACHINES.get(facts.config.platform) if facts.config else None
+    machine = facts.config.machine if facts.config else None
     if machine is None or facts.torch is None:
         return
     for path, elf in facts.elves.items():

@@ -9,11 +9,12 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
-from torchproof.audit.facts import FileKind, ImageFacts, Subject, TargetHost
+from torchproof.audit.facts import FileKind, ImageFacts, Subject
 from torchproof.audit.model.loader import conf_directories
 from torchproof.audit.rule import Rule, rules_of
 from torchproof.audit.rules.image.architectures import host_answers
 from torchproof.errors import InputError
+from torchproof.model.declared_host import DeclaredHost
 from torchproof.model.results import Finding
 from torchproof.upstream.driver_rules import Fit, HostRule, parse_driver
 from torchproof.upstream.facts import load_facts
@@ -158,7 +159,7 @@ def too_strict(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
         )
 
 
-def _allowed(wanted: str, host: TargetHost) -> bool:
+def _allowed(wanted: str, host: DeclaredHost) -> bool:
     """Tell whether a driver fulfils one of the alternatives (spaces are OR, commas AND)."""
     return any(
         all(_holds(condition, host) for condition in option.split(",") if condition)
@@ -166,7 +167,7 @@ def _allowed(wanted: str, host: TargetHost) -> bool:
     )
 
 
-def _holds(condition: str, host: TargetHost) -> bool:
+def _holds(condition: str, host: DeclaredHost) -> bool:
     match = CONDITION.fullmatch(condition)
     if match is None:
         return True
@@ -190,7 +191,7 @@ def _holds(condition: str, host: TargetHost) -> bool:
     }[operator]
 
 
-def _brand(host: TargetHost) -> str:
+def _brand(host: DeclaredHost) -> str:
     try:
         return BRANDS.get(gpu_table().find(host.gpu).kind, "") if host.gpu else ""
     except InputError:

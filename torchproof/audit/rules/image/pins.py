@@ -11,8 +11,8 @@ from packaging.version import Version
 
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.rule import Rule, rules_of
-from torchproof.audit.rules.image.requirements import MACHINES, requirements, version_of
-from torchproof.index.wheel_store import PYPI
+from torchproof.audit.rules.image.requirements import requirements, version_of
+from torchproof.model.lock import PYPI
 from torchproof.model.results import Finding
 from torchproof.upstream.facts import load_facts
 
@@ -157,7 +157,7 @@ def platform_tags(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
                 where=dist.info,
                 fix=f"use a base with glibc {needs} or newer",
             )
-        machine = MACHINES.get(facts.config.platform) if facts.config else None
+        machine = facts.config.machine if facts.config else None
         if machine and dist.tags and not any(_fits(tag, machine) for tag in dist.tags):
             yield rule.error(
                 f"{dist.name} {dist.version} is a wheel for {dist.tags[0]}, the image is "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
 
 from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
@@ -17,7 +16,6 @@ from torchproof.audit.model.process import SITE, interpreter
 from torchproof.audit.rule import Rule
 from torchproof.model.results import Finding
 
-MACHINES: Final = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 """Platforms of images → what the kernel calls the machine."""
 
 
@@ -81,12 +79,13 @@ def _environment(facts: ImageFacts, dist: Distribution) -> dict[str, str]:
         program = interpreter(facts, dist.site) or ""
         found = re.search(r"python(3\.\d+)", program)
         python = found[1] if found else ""
+    machine = facts.config.machine if facts.config else None
     environment = {str(key): str(value) for key, value in default_environment().items()}
     environment |= {
         "sys_platform": "linux",
         "platform_system": "Linux",
         "os_name": "posix",
-        "platform_machine": MACHINES.get(facts.config.platform if facts.config else "", "x86_64"),
+        "platform_machine": machine or "x86_64",
         "implementation_name": "cpython",
         "platform_python_implementation": "CPython",
     }

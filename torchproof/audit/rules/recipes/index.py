@@ -24,8 +24,10 @@ from torchproof.audit.parsing.torch_index import (
 )
 from torchproof.audit.parsing.words import expand, option_values
 from torchproof.audit.rule import Rule, rules_of
+from torchproof.model.platforms import AMD64, ARM64
 from torchproof.model.results import Finding
-from torchproof.upstream.facts import Facts, cuda_version, load_facts
+from torchproof.model.versions import cuda_version
+from torchproof.upstream.facts import Facts, load_facts
 
 _COMPUTED = re.compile(r"\$\(|`|\$\{\w+(//|/|%|#|:\d)")
 """Command substitution, or a parameter expansion that edits the text."""
@@ -95,7 +97,7 @@ def default_moved(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
         torch, base = torch_of(family), base_cuda(install)
         if torch is None or base is None or chooses_cuda(install, family) or install.index:
             continue
-        platform = "linux/arm64" if on_arm64(install) else "linux/amd64"
+        platform = ARM64 if on_arm64(install) else AMD64
         version = exact(torch)
         if version is None and not torch.specifier and _brings_torch(install):
             continue
@@ -171,7 +173,7 @@ def arm64_cpu(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
         if not install.index and _is_cpu(known, version.public):
             yield rule.error(_cpu_build(version.public), where=install.where)
     lock = facts.lock
-    if lock is not None and lock.platform == "linux/arm64" and lock.cuda.startswith("cu"):
+    if lock is not None and lock.platform == ARM64 and lock.cuda.startswith("cu"):
         for wheel in lock.wheels:
             plain = wheel.name == "torch" and "+cu" not in wheel.version and wheel.index == "pypi"
             if plain and _is_cpu(known, Version(wheel.version).public):
@@ -180,7 +182,7 @@ def arm64_cpu(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
 
 def _is_cpu(known: Facts, version: str) -> bool:
     release = known.release(version)
-    return release is not None and release.default.get("linux/arm64") == "cpu"
+    return release is not None and release.default.get(ARM64) == "cpu"
 
 
 def _cpu_build(version: str) -> str:
