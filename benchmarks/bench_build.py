@@ -45,7 +45,8 @@ from torchproof.engines.installer import index_urls
 from torchproof.image.bootstrap import ensure_base
 from torchproof.image.dockerfile import base_ref, render
 from torchproof.image.layers import make_plan
-from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
+from torchproof.index.indexes import Indexes, cache_dir
+from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.upstream.facts import load_facts

@@ -26,7 +26,7 @@ from torchproof.engines.docker import REPOSITORY, DockerEngine
 from torchproof.engines.engine import Engine
 from torchproof.engines.venv import VenvEngine
 from torchproof.image.layers import make_plan
-from torchproof.index.wheel_store import Indexes, cache_dir
+from torchproof.index.indexes import Indexes, cache_dir
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Built

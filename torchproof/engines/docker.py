@@ -42,7 +42,7 @@ from torchproof.image.bootstrap import ensure_base
 from torchproof.image.config import image_config
 from torchproof.image.dockerfile import base_ref, render
 from torchproof.image.layers import Plan
-from torchproof.index.wheel_store import Indexes
+from torchproof.index.indexes import Indexes
 from torchproof.model.lock import LayerName, Lock
 from torchproof.model.platforms import find_platform
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind

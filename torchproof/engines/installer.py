@@ -20,9 +20,9 @@ from torchproof.errors import (
     IntegrityError,
     TorchproofError,
 )
+from torchproof.index.indexes import Indexes
 from torchproof.index.simple_api import TIMEOUT, fetch_page
 from torchproof.index.uv import NETWORK_TROUBLE, configured_index, environment
-from torchproof.index.wheel_store import Indexes
 from torchproof.model.lock import PYPI, WHEELHOUSE, Lock
 from torchproof.registry.reference import is_loopback
 

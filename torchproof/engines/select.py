@@ -11,7 +11,8 @@ from torchproof.engines.assembling import LAYOUTS, AssemblingEngine
 from torchproof.engines.engine import Engine
 from torchproof.engines.venv import VenvEngine
 from torchproof.errors import HostError, InputError, did_you_mean
-from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
+from torchproof.index.indexes import Indexes, cache_dir
+from torchproof.index.wheel_store import WheelStore
 from torchproof.registry import Reference
 
 if TYPE_CHECKING:

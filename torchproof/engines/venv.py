@@ -30,7 +30,7 @@ from torchproof.engines.nvml import read_gpus, visible
 from torchproof.errors import CellError, HostError
 from torchproof.image.dockerfile import requirements
 from torchproof.image.layers import Layer, Plan
-from torchproof.index.wheel_store import Indexes
+from torchproof.index.indexes import Indexes
 from torchproof.model.lock import WHEELHOUSE, Lock
 from torchproof.model.platforms import machine_of
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind

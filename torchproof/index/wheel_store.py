@@ -1,15 +1,13 @@
-"""Where wheels come from: index aliases, and a store that downloads each wheel once.
+"""The store of wheels on this machine, which downloads each wheel once.
 
 Locks name an alias, never a URL; the URL of a file is asked of its index when it is needed.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -17,11 +15,11 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 from filelock import FileLock
 from packaging.utils import parse_wheel_filename
-from platformdirs import user_cache_dir
 
 from torchproof._http import NO_ANSWER
-from torchproof.errors import CellError, HostError, InputError, IntegrityError
+from torchproof.errors import CellError, HostError, IntegrityError
 from torchproof.index.download import download, sha256_of
+from torchproof.index.indexes import Indexes
 from torchproof.index.simple_api import TIMEOUT, fetch_page
 from torchproof.index.uv import Target, compile_requirements, configured_index
 from torchproof.index.verified_files import mark, state_of
@@ -30,40 +28,6 @@ from torchproof.model.platforms import AMD64, ARM64, machine_of
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that came in since the last call."""
-
-
-def cache_dir() -> Path:
-    """Return where torchproof keeps downloads: $TORCHPROOF_CACHE, or the user's cache folder."""
-    return Path(os.environ.get("TORCHPROOF_CACHE") or user_cache_dir("torchproof"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Indexes:
-    """Aliases → places. `pytorch` is the URL above the indexes of each CUDA.
-
-    `urls` are the user's own (`indexes:` of matrix.yaml) and go before it.
-    """
-
-    pytorch: str
-    urls: Mapping[str, str] = field(default_factory=dict)
-    wheelhouses: tuple[Path, ...] = ()
-
-    def url(self, alias: str) -> str | None:
-        """Return the URL of an alias; None for `pypi` as pip and uv are configured.
-
-        Raises InputError for an alias that nothing defines.
-        """
-        if alias in self.urls:
-            return self.urls[alias]
-        if alias == PYPI:
-            return None
-        group, _, cuda = alias.partition("/")
-        if group == "pytorch" and cuda:
-            return f"{self.urls.get('pytorch', self.pytorch).rstrip('/')}/{cuda}"
-        raise InputError(
-            f"there is no index with the alias {alias!r}",
-            fix=f"name its URL in matrix.yaml: indexes: {{{alias}: https://…}}",
-        )
 
 
 class WheelStore:

@@ -25,10 +25,10 @@ from packaging.version import Version
 
 from torchproof._yaml import load_yaml
 from torchproof.errors import CellError, HostError, InputError
+from torchproof.index.indexes import Indexes
 from torchproof.index.partial_wheel import UNKNOWN, PartialWheel, RangeFile
 from torchproof.index.simple_api import TIMEOUT, fetch_page
 from torchproof.index.uv import Resolved, Target, WheelFile, compile_requirements, configured_index
-from torchproof.index.wheel_store import Indexes
 from torchproof.model.lock import PYPI
 from torchproof.model.platforms import AMD64, machine_of
 from torchproof.upstream.facts import load_facts

@@ -8,7 +8,7 @@ from pathlib import Path
 from torchproof.engines.select import choose
 from torchproof.errors import HostError, InputError
 from torchproof.image.layers import make_plan
-from torchproof.index.wheel_store import Indexes
+from torchproof.index.indexes import Indexes
 from torchproof.matrix.expand import expand, load_matrix, select
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import Lock

@@ -10,20 +10,20 @@ import httpx
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from torchproof.errors import CellError, TorchproofError
+from torchproof.index.indexes import Indexes
 from torchproof.index.simple_api import TIMEOUT, fetch_page
 from torchproof.index.uv import Resolved, Target, WheelFile, compile_requirements
-from torchproof.index.wheel_store import Indexes
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import PYPI
 from torchproof.model.platforms import platform_of_tag
 from torchproof.model.versions import cuda_name
 from torchproof.resolve.resolver import CUDART
-from torchproof.upstream.availability import Live, Offer
+from torchproof.upstream.availability import IndexOffers, Offer
 
 _PARALLEL = 8
 
 
-def look(matrix: Matrix, indexes: Indexes) -> Live:
+def ask_indexes(matrix: Matrix, indexes: Indexes) -> IndexOffers:
     """Ask each index that the matrix could need for its wheels of torch.
 
     Never raises for an index that does not answer: its reason stands in `problems`.
@@ -62,7 +62,7 @@ def look(matrix: Matrix, indexes: Indexes) -> Live:
                 problems[PYPI] = error.message
     if found or PYPI not in problems:
         offers[PYPI] = frozenset(found)
-    return Live(offers=offers, problems=problems)
+    return IndexOffers(offers=offers, problems=problems)
 
 
 def _pool() -> ThreadPoolExecutor:

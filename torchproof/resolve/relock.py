@@ -18,7 +18,7 @@ from torchproof.model.cell import Cell
 from torchproof.model.lock import WHEELHOUSE, LayerName, Lock
 from torchproof.model.lock_file import IMAGES, lock_path, read_lock, write_lock
 from torchproof.resolve.resolver import Resolver
-from torchproof.resolve.survey import Surveyed
+from torchproof.resolve.survey import SurveyedCell
 from torchproof.upstream.facts import Facts
 
 
@@ -37,8 +37,8 @@ class Locked:
     error: TorchproofError | None = None
 
 
-def departs(lock: Lock, cell: Cell, index: str) -> str:
-    """Return how a lock departs from what its cell asks for; an empty string if it does not."""
+def why_outdated(lock: Lock, cell: Cell, index: str) -> str:
+    """Return why a lock is not what its cell asks for; an empty string if it is."""
     wanted = {
         "cell": cell.id,
         "torch": cell.torch,
@@ -90,7 +90,7 @@ def _torch_departs(lock: Lock, cell: Cell, index: str) -> str:
 
 
 def lock_cells(
-    surveyed: Iterable[Surveyed],
+    surveyed: Iterable[SurveyedCell],
     resolver: Resolver,
     *,
     images: Path = IMAGES,
@@ -127,14 +127,14 @@ def _parent(cell: Cell) -> str:
 
 
 def _lock_one(
-    item: Surveyed, resolver: Resolver, images: Path, upgrade: bool, parent: Locked | None
+    item: SurveyedCell, resolver: Resolver, images: Path, upgrade: bool, parent: Locked | None
 ) -> Locked:
     path = lock_path(item.id, images)
     why = "asked for" if upgrade else "there was none"
     try:
         if path.exists() and not upgrade:
             lock = read_lock(path)
-            why = departs(lock, item.cell, item.availability.index)
+            why = why_outdated(lock, item.cell, item.availability.index)
             if not why:
                 return Locked(cell=item.id, lock=lock)
         like = parent.lock if parent else _read(images, _parent(item.cell), item)
@@ -164,6 +164,6 @@ def differs(lock: Lock, facts: Facts) -> str:
     )
 
 
-def _read(images: Path, parent: str, item: Surveyed) -> Lock | None:
+def _read(images: Path, parent: str, item: SurveyedCell) -> Lock | None:
     path = lock_path(parent, images)
     return read_lock(path) if parent != item.id and path.exists() else None

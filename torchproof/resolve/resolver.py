@@ -12,8 +12,9 @@ from packaging.version import Version
 
 from torchproof.errors import CellError, IntegrityError
 from torchproof.index.download import sha256_of
+from torchproof.index.indexes import Indexes
 from torchproof.index.uv import Resolved, Target, WheelFile, compile_requirements
-from torchproof.index.wheel_store import Indexes, WheelStore
+from torchproof.index.wheel_store import WheelStore
 from torchproof.index.wheel_tags import target_tags
 from torchproof.index.wheelhouse import wheelhouse_torch
 from torchproof.model.cell import Cell

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from torchproof.audit.catalogue import RULES
-from torchproof.index.wheel_store import Indexes
+from torchproof.index.indexes import Indexes
 from torchproof.index.wheelhouse import wheelhouse_torch
 from torchproof.matrix.checks import check_names
 from torchproof.matrix.expand import Request, expand
 from torchproof.matrix.schema import Matrix
 from torchproof.model.cell import Cell
 from torchproof.model.results import NotTried, State
-from torchproof.probing.script import load_probes
-from torchproof.resolve.live_index import look
-from torchproof.upstream.availability import Availability, Live, judge
+from torchproof.resolve.live_index import ask_indexes
+from torchproof.upstream.availability import Availability, IndexOffers, judge
 from torchproof.upstream.facts import Facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surveyed:
+class SurveyedCell:
     """One request and where its torch comes from."""
 
     request: Request
@@ -59,24 +58,28 @@ def indexes_of(matrix: Matrix, facts: Facts) -> Indexes:
     )
 
 
-def survey(matrix: Matrix, facts: Facts, indexes: Indexes) -> tuple[Surveyed, ...]:
+def survey(
+    matrix: Matrix,
+    facts: Facts,
+    indexes: Indexes,
+    *,
+    probes: Collection[str],
+    rules: Collection[str],
+) -> tuple[SurveyedCell, ...]:
     """Ask the indexes once, then judge every cell.
 
-    Raises InputError like `expand`, and for a probe or audit rule that there is not.
+    `probes` and `rules` are the names that the matrix may use. Raises InputError like `expand`,
+    and for the name of a probe or audit rule that does not exist.
     """
-    check_names(
-        matrix,
-        probes=[probe.name for probe in load_probes()],
-        rules=[rule.id for rule in RULES],
-    )
-    live = look(matrix, indexes)
+    check_names(matrix, probes=probes, rules=rules)
+    live = ask_indexes(matrix, indexes)
     return tuple(
-        Surveyed(request=request, availability=_judge(request, facts, live))
+        SurveyedCell(request=request, availability=_judge(request, facts, live))
         for request in expand(matrix, facts, live.versions())
     )
 
 
-def _judge(request: Request, facts: Facts, live: Live) -> Availability:
+def _judge(request: Request, facts: Facts, live: IndexOffers) -> Availability:
     cell = request.cell
     found = judge(cell, facts, live, wheelhouse=wheelhouse_torch(cell) is not None)
     if cell.wheelhouse is None or found.verdict is None:

@@ -18,7 +18,7 @@ from torchproof.model.results import (
 )
 from torchproof.report import report_cell
 from torchproof.report.models import CellModel
-from torchproof.resolve.survey import Surveyed
+from torchproof.resolve.survey import SurveyedCell
 from torchproof.verdict.decide import Policy, decide, from_error
 
 
@@ -29,7 +29,7 @@ class CellRun:
     `error` ended the road early. `log` is the path of the build's log below the reports folder.
     """
 
-    item: Surveyed
+    item: SurveyedCell
     lock: Lock | None = None
     built: Built | None = None
     findings: tuple[Finding, ...] | None = None
@@ -51,7 +51,7 @@ class CellRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judging:
+class VerdictContext:
     """What all cells of a run are judged with. `at` is an RFC 3339 time, UTC."""
 
     policy: Policy
@@ -60,40 +60,40 @@ class Judging:
     at: str
 
 
-def verdict_of(run: CellRun, judging: Judging) -> Verdict:
+def verdict_of(run: CellRun, context: VerdictContext) -> Verdict:
     """Return the verdict of a cell, however far it came."""
     if run.item.verdict is not None:
         return run.item.verdict
     if run.error is not None:
-        return _ended(run, run.error, judging)
+        return _ended(run, run.error, context)
     if run.built is None or run.probes is None:
         return NotTried(state=State.BLOCKED, reason="the run ended before it came to this cell")
     return decide(
         built=run.built,
         findings=run.findings,
         probes=run.probes,
-        policy=judging.policy,
-        suite_hash=judging.suite_hash,
-        host=judging.host,
-        at=judging.at,
+        policy=context.policy,
+        suite_hash=context.suite_hash,
+        host=context.host,
+        at=context.at,
     )
 
 
-def described(run: CellRun, judging: Judging) -> CellModel:
+def describe_cell(run: CellRun, context: VerdictContext) -> CellModel:
     """Describe a cell for the report."""
     notes = [run.item.availability.note, run.note] if not run.item.request.excluded else []
     return report_cell(
         run.item.cell,
-        verdict_of(run, judging),
+        verdict_of(run, context),
         lock=run.lock,
         built=run.built,
-        policy=judging.policy,
+        policy=context.policy,
         notes=[note for note in notes if note],
         build_log=run.log,
     )
 
 
-def _ended(run: CellRun, error: TorchproofError, judging: Judging) -> Verdict:
+def _ended(run: CellRun, error: TorchproofError, context: VerdictContext) -> Verdict:
     if isinstance(error, InputError):  # an unreadable lock is the cell's own fault
         error = CellError(error.message, where=error.where, fix=error.fix)
     subject, digest = SubjectKind.LOCK, run.lock.digest if run.lock else ""
@@ -103,9 +103,9 @@ def _ended(run: CellRun, error: TorchproofError, judging: Judging) -> Verdict:
         error,
         subject=subject,
         digest=digest,
-        suite_hash=judging.suite_hash,
-        host=judging.host,
-        at=judging.at,
+        suite_hash=context.suite_hash,
+        host=context.host,
+        at=context.at,
         findings=run.findings,
         probes=run.probes or (),
     )

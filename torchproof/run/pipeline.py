@@ -20,7 +20,8 @@ from torchproof.engines.engine import Engine
 from torchproof.errors import CellError, InputError, TorchproofError
 from torchproof.image.generated_files import write_files
 from torchproof.image.layers import make_plan
-from torchproof.index.wheel_store import Indexes, WheelStore
+from torchproof.index.indexes import Indexes
+from torchproof.index.wheel_store import WheelStore
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock_file import IMAGES
 from torchproof.probing.baseline import read_baseline
@@ -32,8 +33,8 @@ from torchproof.report import make_report, read_report, report_hosts, write_repo
 from torchproof.report.models import ReportModel
 from torchproof.resolve.relock import Locked, lock_cells
 from torchproof.resolve.resolver import Resolver
-from torchproof.resolve.survey import Surveyed
-from torchproof.run.cell_run import CellRun, Judging, described, verdict_of
+from torchproof.resolve.survey import SurveyedCell
+from torchproof.run.cell_run import CellRun, VerdictContext, describe_cell, verdict_of
 from torchproof.upstream.driver_rules import ImageNeeds, host_table
 from torchproof.upstream.facts import Facts
 from torchproof.upstream.gpus import gpu_table
@@ -41,7 +42,7 @@ from torchproof.verdict.decide import Policy, RequiredProbe, audit_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class RunSettings:
     """What a run over a matrix works with. `probes` pairs each with whether it is required."""
 
     matrix: Matrix
@@ -83,17 +84,19 @@ def sizes_of(reports: Path) -> dict[str, ReportedSize]:
 class Pipeline:
     """One run: the cells as far as they came, and what is said and written on the way."""
 
-    def __init__(self, setting: Setting, cells: Iterable[Surveyed], progress: Progress) -> None:
-        self._setting, self._progress = setting, progress
-        self._judging = Judging(
-            policy=policy_of(setting.matrix, setting.probes),
-            host=setting.engine.host(),
+    def __init__(
+        self, settings: RunSettings, cells: Iterable[SurveyedCell], progress: Progress
+    ) -> None:
+        self._settings, self._progress = settings, progress
+        self._context = VerdictContext(
+            policy=policy_of(settings.matrix, settings.probes),
+            host=settings.engine.host(),
             suite_hash=suite_hash(),
             at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
         self._runs = {item.id: CellRun(item=item) for item in cells}
         self._published: dict[str, PublishedImage] = {}
-        self._before = sizes_of(setting.reports)
+        self._before = sizes_of(settings.reports)
 
     def run(self) -> ReportModel:
         """Take every cell as far as it goes; the report is on disk even after an interrupt."""
@@ -106,7 +109,7 @@ class Pipeline:
                 self._prove(run)
         finally:
             report = self._report()
-            write_reports(self._setting.reports, report)
+            write_reports(self._settings.reports, report)
         return report
 
     def machine_at_fault(self) -> bool:
@@ -129,10 +132,10 @@ class Pipeline:
         for run in self._runs.values():
             if run.item.verdict is not None:
                 self._progress.done(run.id, f"{run.item.verdict.state}: {run.item.verdict.reason}")
-        setting = self._setting
-        resolver = Resolver(facts=setting.facts, indexes=setting.indexes, store=setting.store)
+        settings = self._settings
+        resolver = Resolver(facts=settings.facts, indexes=settings.indexes, store=settings.store)
         items = [run.item for run in self._open()]
-        lock_cells(items, resolver, images=setting.images, done=self._locked)
+        lock_cells(items, resolver, images=settings.images, done=self._locked)
 
     def _locked(self, locked: Locked) -> None:
         run = self._runs[locked.cell]
@@ -142,7 +145,7 @@ class Pipeline:
             return
         self._progress.done(run.id, "locked" if locked.why else "lock kept")
         try:
-            for change in write_files(locked.lock, self._setting.images):
+            for change in write_files(locked.lock, self._settings.images):
                 self._progress.done(run.id, f"{change.path}: written")
         except TorchproofError as error:
             self._fail(run, error)
@@ -157,12 +160,12 @@ class Pipeline:
                 continue
             self._progress.say(run.id, "audit of its wheels, before the build")
             try:
-                paths = self._setting.store.fetch_all(lock.wheels, cell=run.id)
-                findings = tuple(audit_wheels(lock, paths, self._setting.matrix.declared_hosts))
+                paths = self._settings.store.fetch_all(lock.wheels, cell=run.id)
+                findings = tuple(audit_wheels(lock, paths, self._settings.matrix.declared_hosts))
             except TorchproofError as error:
                 self._fail(run, error)
                 continue
-            faults = audit_errors(findings, self._judging.policy)
+            faults = audit_errors(findings, self._context.policy)
             if faults:
                 first = faults[0]
                 self._fail(
@@ -172,34 +175,34 @@ class Pipeline:
 
     def _ask_registry(self) -> None:
         """Take the images that are published for a lock, so that they need not be built again."""
-        setting = self._setting
-        if setting.ledger is None or setting.fresh or setting.engine.name != "docker":
+        settings = self._settings
+        if settings.ledger is None or settings.fresh or settings.engine.name != "docker":
             return
         for run in self._open():
             if run.lock is None or run.lock.gpus:
                 continue
             plan = make_plan(run.lock)
             try:
-                here = setting.engine.find(plan, run.lock)
+                here = settings.engine.find(plan, run.lock)
             except TorchproofError:
                 return  # the build will say what is wrong with the engine
             self._progress.say(run.id, "asking the registry")
             image = (
-                setting.ledger.already_built(plan, run.lock)
+                settings.ledger.already_built(plan, run.lock)
                 if here
-                else bring_image(setting.ledger, run.lock)
+                else bring_image(settings.ledger, run.lock)
             )
             if image is not None:
                 self._published[run.id] = image
 
     def _build(self) -> None:
-        setting = self._setting
+        settings = self._settings
         locks = [run.lock for run in self._open() if run.lock is not None]
         build_cells(
-            setting.engine,
+            settings.engine,
             locks,
-            reports=setting.reports,
-            images=setting.images,
+            reports=settings.reports,
+            images=settings.images,
             say=self._progress.say,
             done=self._built,
         )
@@ -207,7 +210,7 @@ class Pipeline:
     def _built(self, result: BuildResult) -> None:
         run = self._runs[result.cell]
         if result.log.exists():
-            log = result.log.relative_to(self._setting.reports).as_posix()
+            log = result.log.relative_to(self._settings.reports).as_posix()
             run = replace(run, log=log)
         if result.error is not None:
             self._fail(run, result.error)
@@ -228,52 +231,52 @@ class Pipeline:
                 audit_built(
                     run.built,
                     run.lock,
-                    hosts=self._setting.matrix.declared_hosts,
+                    hosts=self._settings.matrix.declared_hosts,
                     before=replace(before, now=run.built.size) if before else None,
                 )
             )
             run = self._update(replace(run, findings=findings))
-            faults = audit_errors(findings, self._judging.policy)
+            faults = audit_errors(findings, self._context.policy)
             if faults:
                 self._update(replace(run, probes=()))
             else:
                 self._probe(run)
         except TorchproofError as error:
             self._fail(run, error)
-        verdict = verdict_of(self._runs[run.id], self._judging)
+        verdict = verdict_of(self._runs[run.id], self._context)
         self._progress.done(run.id, f"{verdict.state}: {verdict.reason}")
-        write_reports(self._setting.reports, self._report())
+        write_reports(self._settings.reports, self._report())
 
     def _probe(self, run: CellRun) -> None:
-        setting, wishes = self._setting, self._setting.matrix.probes
+        settings, wishes = self._settings, self._settings.matrix.probes
         assert run.built is not None
-        baseline = setting.matrix.folder / wishes.baseline
+        baseline = settings.matrix.folder / wishes.baseline
         trial = open_trial(
-            setting.engine,
+            settings.engine,
             run.built,
             run.lock,
             folder=PROBES,
-            reports=setting.reports,
+            reports=settings.reports,
             options=RunOptions(
                 thresholds=wishes.thresholds,
                 baseline=read_baseline(baseline, wishes.bandwidth_tolerance),
-                resume=not setting.fresh,
+                resume=not settings.fresh,
             ),
         )
         published = self._published.get(run.id)
-        if setting.ledger is not None and published is not None:
-            proven = bring_passes(setting.ledger, trial, published)
+        if settings.ledger is not None and published is not None:
+            proven = bring_passes(settings.ledger, trial, published)
             if proven:
                 self._progress.done(run.id, f"proven before: {', '.join(proven)}")
         results = []
-        for probe, must in setting.probes:
+        for probe, must in settings.probes:
             self._progress.say(run.id, f"probe {probe.name}")
             results += run_probes(trial, [(probe, must)])
         self._update(replace(run, probes=tuple(results)))
 
     def _report(self) -> ReportModel:
-        setting = self._setting
-        declared = setting.matrix.declared_hosts
+        settings = self._settings
+        declared = settings.matrix.declared_hosts
         needs = [
             ImageNeeds(
                 cell=run.id,
@@ -284,11 +287,11 @@ class Pipeline:
             for run in self._runs.values()
             if run.lock is not None
         ]
-        table = host_table(needs, declared, setting.facts, gpu_table())
+        table = host_table(needs, declared, settings.facts, gpu_table())
         return make_report(
-            [described(run, self._judging) for run in self._runs.values()],
-            host=self._judging.host,
-            suite_hash=self._judging.suite_hash,
-            generated_at=self._judging.at,
+            [describe_cell(run, self._context) for run in self._runs.values()],
+            host=self._context.host,
+            suite_hash=self._context.suite_hash,
+            generated_at=self._context.at,
             hosts=report_hosts(declared, table),
         )

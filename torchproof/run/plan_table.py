@@ -12,8 +12,8 @@ from torchproof.model.cell import Cell
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import IMAGES, lock_path, read_lock
 from torchproof.model.results import State
-from torchproof.resolve.relock import departs
-from torchproof.resolve.survey import Surveyed
+from torchproof.resolve.relock import why_outdated
+from torchproof.resolve.survey import SurveyedCell
 from torchproof.upstream.facts import Facts
 
 
@@ -37,13 +37,13 @@ class Row:
 
 
 def plan_rows(
-    surveyed: Iterable[Surveyed], facts: Facts, *, images: Path = IMAGES
+    surveyed: Iterable[SurveyedCell], facts: Facts, *, images: Path = IMAGES
 ) -> tuple[Row, ...]:
     """Describe cells from the survey, the locks that are there, and the data."""
     return tuple(_row(item, facts, images) for item in surveyed)
 
 
-def _row(item: Surveyed, facts: Facts, images: Path) -> Row:
+def _row(item: SurveyedCell, facts: Facts, images: Path) -> Row:
     cell, verdict = item.cell, item.verdict
     lock, remark = _lock(item, images)
     cudnn, nccl = _pins(cell, facts)
@@ -66,7 +66,7 @@ def _row(item: Surveyed, facts: Facts, images: Path) -> Row:
     )
 
 
-def _lock(item: Surveyed, images: Path) -> tuple[Lock | None, str]:
+def _lock(item: SurveyedCell, images: Path) -> tuple[Lock | None, str]:
     path = lock_path(item.id, images)
     if item.verdict is not None and item.verdict.state != State.BLOCKED:
         return None, ""
@@ -76,7 +76,7 @@ def _lock(item: Surveyed, images: Path) -> tuple[Lock | None, str]:
         lock = read_lock(path)
     except InputError as error:
         return None, str(error)
-    remark = departs(lock, item.cell, item.availability.index)
+    remark = why_outdated(lock, item.cell, item.availability.index)
     return (None, f"its lock is out of date: {remark}") if remark else (lock, "")
 
 

@@ -23,7 +23,7 @@ _EXPECTED = "the release matrix has it, no listing was seen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
+class IndexOffers:
     """What the indexes say now. An alias in neither mapping was not asked."""
 
     offers: Mapping[str, frozenset[Offer]] = field(default_factory=dict)
@@ -57,13 +57,13 @@ def home_of(cell: Cell, facts: Facts) -> str:
 
 
 def judge(
-    cell: Cell, facts: Facts, live: Live | None = None, *, wheelhouse: bool = False
+    cell: Cell, facts: Facts, live: IndexOffers | None = None, *, wheelhouse: bool = False
 ) -> Availability:
     """Say whether a cell can be tried. `wheelhouse`: the user's folder has its torch.
 
     A live index that answers overrules the data.
     """
-    found = _torch(cell, facts, live or Live(), wheelhouse=wheelhouse)
+    found = _torch(cell, facts, live or IndexOffers(), wheelhouse=wheelhouse)
     blocked = found.verdict is not None and found.verdict.state == State.BLOCKED
     if (blocked or found.verdict is None) and not wheelhouse:
         found = replace(found, verdict=_lacking(cell, facts) or found.verdict)
@@ -104,7 +104,7 @@ def _build(cell: Cell, facts: Facts) -> Build | None:
     return release.builds.get(cell.cuda) if release else None
 
 
-def _torch(cell: Cell, facts: Facts, live: Live, *, wheelhouse: bool) -> Availability:
+def _torch(cell: Cell, facts: Facts, live: IndexOffers, *, wheelhouse: bool) -> Availability:
     offer: Offer = (cell.torch, cell.cuda, cell.python, cell.platform)
     known = facts.published(*offer)
     if wheelhouse:
@@ -120,7 +120,9 @@ def _torch(cell: Cell, facts: Facts, live: Live, *, wheelhouse: bool) -> Availab
     return Availability(index=home, verdict=verdict, note=note)
 
 
-def _not_offered(cell: Cell, facts: Facts, live: Live, aliases: tuple[str, str]) -> NotTried | None:
+def _not_offered(
+    cell: Cell, facts: Facts, live: IndexOffers, aliases: tuple[str, str]
+) -> NotTried | None:
     """Judge a cell that no index was seen to offer; None if none was asked and the data has it."""
     asked = [alias for alias in dict.fromkeys(aliases) if alias in live.offers]
     silent = [alias for alias in dict.fromkeys(aliases) if alias in live.problems]

@@ -24,7 +24,8 @@ from torchproof.assemble.layout_destination import as_tar
 from torchproof.engines.select import choose
 from torchproof.image.bootstrap import ensure_base
 from torchproof.image.layers import make_plan
-from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
+from torchproof.index.indexes import Indexes, cache_dir
+from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import read_lock
 from torchproof.registry import Registry
@@ -204,10 +205,11 @@ import sys, time
 from pathlib import Path
 from tests.integration.assemble.test_images import small_lock
 from torchproof.assemble.cell import build_cell
-from torchproof.assemble import reading
-from torchproof.facts import load_facts
-from torchproof.index import Indexes, WheelStore, cache_dir
-from torchproof.plan import make_plan
+from torchproof.assemble.layer import wheel_reader as reading
+from torchproof.upstream.facts import load_facts
+from torchproof.index.indexes import Indexes, cache_dir
+from torchproof.index.wheel_store import WheelStore
+from torchproof.image.layers import make_plan
 read = reading.Sequential._read
 def slow(self, end):
     for piece in read(self, end):

@@ -19,7 +19,7 @@ from tests.integration.needs import needs
 from tests.integration.registries import running_registry
 from torchproof.engines.build_cells import build_cells
 from torchproof.engines.docker import DockerEngine
-from torchproof.index.wheel_store import cache_dir
+from torchproof.index.indexes import cache_dir
 from torchproof.model.lock import LayerName
 from torchproof.registry import Registry
 from torchproof.upstream.facts import load_facts

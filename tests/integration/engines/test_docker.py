@@ -30,7 +30,7 @@ from torchproof.engines.docker import DockerEngine
 from torchproof.engines.engine import RunSpec
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
 from torchproof.image.layers import make_plan
-from torchproof.index.wheel_store import Indexes, cache_dir
+from torchproof.index.indexes import Indexes, cache_dir
 from torchproof.model.lock import WHEELHOUSE, LayerName, Lock
 
 pytestmark = [needs("docker"), needs("bootstrap"), needs("network")]

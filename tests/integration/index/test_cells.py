@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.fakeindex import FakeIndex, Fault, make_torch, published_wheels
+from torchproof.commands.inputs import load_inputs
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
 from torchproof.index.wheel_store import WheelStore
 from torchproof.matrix.expand import load_matrix
@@ -19,7 +20,7 @@ from torchproof.model.lock import Lock
 from torchproof.model.results import State
 from torchproof.resolve.relock import Locked, lock_cells
 from torchproof.resolve.resolver import Resolver
-from torchproof.resolve.survey import Surveyed, indexes_of, survey
+from torchproof.resolve.survey import SurveyedCell, indexes_of
 from torchproof.upstream.facts import Build, load_facts
 
 FACTS = load_facts()
@@ -45,9 +46,9 @@ class Bench:
         content = {"torch": ["2.7", "2.9"], "cuda": CUDAS, "indexes": self.index.urls} | more
         (self.folder / "matrix.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
 
-    def survey(self) -> dict[str, Surveyed]:
-        matrix = load_matrix(self.folder / "matrix.yaml")
-        return {item.id: item for item in survey(matrix, FACTS, indexes_of(matrix, FACTS))}
+    def survey(self) -> dict[str, SurveyedCell]:
+        inputs = load_inputs(self.folder / "matrix.yaml")
+        return {item.id: item for item in inputs.survey()}
 
     def states(self) -> dict[str, str]:
         return {

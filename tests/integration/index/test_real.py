@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.needs import needs
-from torchproof.index.wheel_store import Indexes, WheelStore
+from torchproof.index.indexes import Indexes
+from torchproof.index.wheel_store import WheelStore
 from torchproof.matrix.expand import expand, load_matrix
 from torchproof.model.lock import LayerName
 from torchproof.model.lock_file import read_lock

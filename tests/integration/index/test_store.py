@@ -14,7 +14,8 @@ import pytest
 
 from tests.fakeindex import FakeIndex, Fault, Wheel, make_wheel
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
-from torchproof.index.wheel_store import Indexes, WheelStore
+from torchproof.index.indexes import Indexes
+from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import LayerName, LockedWheel
 
 BIG = make_wheel("big", "1.0", files={"big/data.bin": bytes(range(256)) * 20_000})
@@ -151,7 +152,7 @@ def test_a_server_that_refuses_is_a_fault_of_the_host(
 def test_a_server_that_stalls_is_a_fault_of_the_host(
     store: WheelStore, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchproof.index.wheel_store.download._READ", httpx.Timeout(0.3))
+    monkeypatch.setattr("torchproof.index.download._READ", httpx.Timeout(0.3))
     store.look_up([_locked(BIG)])
     index.faults[BIG.filename] = Fault.STALL
     with pytest.raises(IndexUnreachableError, match="no data in time"):
@@ -190,8 +191,9 @@ def test_many_threads_download_once(store: WheelStore, index: FakeIndex) -> None
 def test_two_processes_download_once(index: FakeIndex, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from torchproof.index import Indexes, WheelStore\n"
-        "from torchproof.lock import LockedWheel, LayerName\n"
+        "from torchproof.index.indexes import Indexes\n"
+        "from torchproof.index.wheel_store import WheelStore\n"
+        "from torchproof.model.lock import LockedWheel, LayerName\n"
         f"wheel = {_locked(BIG)!r}".replace("<LayerName.TORCH: 'torch'>", "LayerName.TORCH")
         + "\n"
         f"store = WheelStore(Path({str(tmp_path / 'cache')!r}), "

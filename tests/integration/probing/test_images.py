@@ -15,7 +15,8 @@ from torchproof.engines.assembling import AssemblingEngine
 from torchproof.engines.docker import DockerEngine
 from torchproof.engines.engine import Engine, RunSpec
 from torchproof.image.layers import make_plan
-from torchproof.index.wheel_store import Indexes, WheelStore, cache_dir
+from torchproof.index.indexes import Indexes, cache_dir
+from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Built, Host, Outcome, ProbeResult

@@ -13,7 +13,7 @@ import pytest
 from tests.fakeindex import FakeIndex, published_wheels
 from tests.integration.needs import needs
 from tests.integration.run.test_matrix import NO_TORCH, Desk
-from torchproof.index.wheel_store import cache_dir
+from torchproof.index.indexes import cache_dir
 from torchproof.upstream.facts import load_facts
 
 pytestmark = needs("network")

@@ -24,7 +24,7 @@ from tests.fakeindex import FakeIndex, Fault, make_torch, published_wheels
 from tests.integration.fixtures_engine import image_names
 from tests.integration.index.test_cells import CUDAS, PUBLISHED
 from tests.integration.needs import needs
-from torchproof.index.wheel_store import cache_dir
+from torchproof.index.indexes import cache_dir
 from torchproof.report.models import SCHEMA_FILE
 from torchproof.upstream.facts import Build, load_facts
 

@@ -13,7 +13,8 @@ from torchproof.assemble.base_image import from_tar
 from torchproof.assemble.builder import Assembler
 from torchproof.assemble.destination import Destination
 from torchproof.image.layers import make_plan
-from torchproof.index.wheel_store import Indexes, WheelStore
+from torchproof.index.indexes import Indexes
+from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.model.results import Built
 

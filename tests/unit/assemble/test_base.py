@@ -17,7 +17,8 @@ from tests.unit.fakeregistry import FakeRegistry
 from torchproof.assemble.cell import build_cell
 from torchproof.errors import CellError, IntegrityError
 from torchproof.image.layers import make_plan
-from torchproof.index.wheel_store import Indexes, WheelStore
+from torchproof.index.indexes import Indexes
+from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock, LockedBase
 from torchproof.registry import (
     DOCKER_MANIFEST,

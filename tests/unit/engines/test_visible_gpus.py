@@ -8,7 +8,7 @@ import pytest
 
 from torchproof.engines import venv
 from torchproof.engines.venv import VenvEngine
-from torchproof.index.wheel_store import Indexes
+from torchproof.index.indexes import Indexes
 from torchproof.model.results import Gpu, Host
 from torchproof.probing import host_python as hostpython
 from torchproof.probing.host_python import HostPython

@@ -12,7 +12,7 @@ from torchproof.matrix.expand import expand, load_matrix
 from torchproof.model.cell import Cell
 from torchproof.model.lock import LayerName, Lock, LockedWheel
 from torchproof.model.lock_file import lock_path, read_lock, render_lock, write_lock
-from torchproof.resolve.relock import departs, differs
+from torchproof.resolve.relock import differs, why_outdated
 from torchproof.upstream.facts import load_facts
 
 ROOT = Path(__file__).parents[3]
@@ -38,7 +38,7 @@ def test_the_committed_locks_are_the_three_that_need_one_index() -> None:
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.parent.name)
 def test_a_committed_lock_is_what_its_cell_asks_for(path: Path) -> None:
     lock = read_lock(path)
-    assert departs(lock, _asked()[lock.cell], "pypi") == ""
+    assert why_outdated(lock, _asked()[lock.cell], "pypi") == ""
     assert render_lock(lock) == path.read_text(encoding="utf-8")
     assert all(len(wheel.sha256) == 64 and wheel.size > 0 for wheel in lock.wheels)
     assert "://" not in path.read_text(encoding="utf-8")
@@ -113,13 +113,13 @@ def test_a_lock_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_lock_departs_from_a_cell_that_changed(change: dict[str, object]) -> None:
     lock = _lock()
     cell = _asked()[lock.cell]
-    assert departs(lock, cell, "pypi") == ""
-    assert departs(lock, replace(cell, **change), "pypi")  # type: ignore[arg-type]
+    assert why_outdated(lock, cell, "pypi") == ""
+    assert why_outdated(lock, replace(cell, **change), "pypi")  # type: ignore[arg-type]
 
 
 def test_a_lock_departs_when_torch_comes_from_elsewhere() -> None:
     lock = _lock()
-    assert "pytorch/cu126" in departs(lock, _asked()[lock.cell], "pytorch/cu126")
+    assert "pytorch/cu126" in why_outdated(lock, _asked()[lock.cell], "pytorch/cu126")
 
 
 def test_pins_that_differ_from_the_data_are_told() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torchproof.model.cell import Base, Cell
 from torchproof.model.results import NotTried, State
-from torchproof.upstream.availability import Availability, Live, home_of, judge
+from torchproof.upstream.availability import Availability, IndexOffers, home_of, judge
 from torchproof.upstream.facts import load_facts
 from torchproof.upstream.nearest import nearest_cells
 
@@ -94,51 +94,53 @@ def test_the_default_build_lives_on_pypi_and_others_on_their_own_index() -> None
 
 
 def test_an_index_that_does_not_answer_blocks_what_is_published() -> None:
-    live = Live(problems={"pytorch/cu118": "it is down"})
+    live = IndexOffers(problems={"pytorch/cu118": "it is down"})
     verdict = _verdict(judge(_cell("2.7.1", "cu118"), FACTS, live))
     assert (verdict.state, "it is down" in verdict.reason) == (State.BLOCKED, True)
 
 
 def test_an_index_that_does_not_answer_makes_nothing_of_what_never_was() -> None:
-    live = Live(problems={"pytorch/cu118": "it is down", "pypi": "it is down"})
+    live = IndexOffers(problems={"pytorch/cu118": "it is down", "pypi": "it is down"})
     assert _verdict(judge(_cell("2.9.1", "cu118"), FACTS, live)).state == State.UNAVAILABLE
 
 
 def test_the_other_index_serves_when_the_first_does_not_answer() -> None:
     offer = ("2.9.1", "cu128", "3.11", "linux/amd64")
-    live = Live(problems={"pypi": "down"}, offers={"pytorch/cu128": frozenset({offer})})
+    live = IndexOffers(problems={"pypi": "down"}, offers={"pytorch/cu128": frozenset({offer})})
     assert judge(_cell("2.9.1", "cu128"), FACTS, live) == Availability(index="pytorch/cu128")
 
 
 def test_a_live_index_overrules_the_data_both_ways() -> None:
-    has = Live(offers={"pytorch/cu121": frozenset({("2.9.1", "cu121", "3.11", "linux/amd64")})})
+    has = IndexOffers(
+        offers={"pytorch/cu121": frozenset({("2.9.1", "cu121", "3.11", "linux/amd64")})}
+    )
     found = judge(_cell("2.9.1", "cu121"), FACTS, has)
     assert found.verdict is None
     assert "though the data has not" in found.note
-    lost = Live(offers={"pytorch/cu118": frozenset()})
+    lost = IndexOffers(offers={"pytorch/cu118": frozenset()})
     verdict = _verdict(judge(_cell("2.7.1", "cu118"), FACTS, lost))
     assert verdict.state == State.UNAVAILABLE
     assert "though the data says" in verdict.reason
 
 
 def test_what_was_only_derived_is_not_called_published() -> None:
-    live = Live(problems={"pytorch/cu126": "it is down"})
+    live = IndexOffers(problems={"pytorch/cu126": "it is down"})
     verdict = _verdict(judge(_cell("2.12.1", "cu126"), FACTS, live))
     assert "release matrix has it" in verdict.reason
 
 
 def test_a_wheelhouse_goes_before_everything() -> None:
-    live = Live(problems={"pypi": "down", "pytorch/cu121": "down"})
+    live = IndexOffers(problems={"pypi": "down", "pytorch/cu121": "down"})
     found = judge(_cell("2.9.1", "cu121"), FACTS, live, wheelhouse=True)
     assert (found.index, found.verdict) == ("wheelhouse", None)
 
 
 def test_what_no_source_tells_is_blocked_until_an_index_says() -> None:
     cell = _cell("2.15.0", "cu130")
-    silent = Live(problems={"pytorch/cu130": "it is down"})
+    silent = IndexOffers(problems={"pytorch/cu130": "it is down"})
     verdict = _verdict(judge(cell, FACTS, silent))
     assert (verdict.state, "no source says" in verdict.reason) == (State.BLOCKED, True)
-    asked = Live(offers={"pytorch/cu130": frozenset()})
+    asked = IndexOffers(offers={"pytorch/cu130": frozenset()})
     verdict = _verdict(judge(cell, FACTS, asked))
     assert verdict.state == State.UNAVAILABLE
     assert "no source shows" in verdict.reason

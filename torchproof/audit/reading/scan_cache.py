@@ -22,7 +22,7 @@ from torchproof.audit.reading import file_detail as inspect
 from torchproof.audit.reading import layer_scan as layers
 from torchproof.audit.reading.elf import ElfFacts, Symbol
 from torchproof.audit.reading.layer_scan import LayerScan
-from torchproof.index.wheel_store import cache_dir
+from torchproof.index.indexes import cache_dir
 from torchproof.model.results import Finding, Level
 
 

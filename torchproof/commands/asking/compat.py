@@ -10,7 +10,7 @@ from rich.console import Console
 
 from torchproof.commands.options import AsJson, MatrixFile
 from torchproof.errors import InputError
-from torchproof.index.wheel_store import Indexes, cache_dir
+from torchproof.index.indexes import Indexes, cache_dir
 from torchproof.matrix.expand import DEFAULT, load_matrix
 from torchproof.model.platforms import AMD64
 from torchproof.pick.symbols import Compatibility, Library, Wish, compatible

@@ -8,14 +8,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from torchproof.commands.inputs import load_inputs
 from torchproof.commands.options import MatrixFile
-from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
+from torchproof.matrix.expand import DEFAULT, match_ids
 from torchproof.report import read_report
 from torchproof.report.files import REPORT
-from torchproof.resolve.survey import indexes_of, survey
 from torchproof.run.explain import explain_cell, explain_row
 from torchproof.run.plan_table import plan_rows
-from torchproof.upstream.facts import load_facts
 
 
 def run(
@@ -35,10 +34,10 @@ def run(
         if (reports / REPORT).exists()
         else {}
     )
-    asked, facts = load_matrix(matrix), load_facts()
-    cells = survey(asked, facts, indexes_of(asked, facts))
+    inputs = load_inputs(matrix)
+    cells = inputs.survey()
     names = match_ids([*dict.fromkeys([*(item.id for item in cells), *reported])], cell)
-    rows = {row.id: row for row in plan_rows((i for i in cells if i.id in names), facts)}
+    rows = {row.id: row for row in plan_rows((i for i in cells if i.id in names), inputs.facts)}
     for name in names:
         lines = explain_cell(reported[name]) if name in reported else explain_row(rows[name])
         out.print("\n".join(lines))

@@ -8,19 +8,18 @@ from typing import Any
 
 from rich.console import Console
 
+from torchproof.commands.inputs import load_inputs
 from torchproof.commands.options import AsJson, MatrixFile, Only
-from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
-from torchproof.resolve.survey import indexes_of, survey
+from torchproof.matrix.expand import DEFAULT, match_ids
 from torchproof.run.plan_table import Row, plan_rows
-from torchproof.upstream.facts import load_facts
 
 
 def run(only: Only = None, as_json: AsJson = False, matrix: MatrixFile = DEFAULT) -> int:
     """Show every cell: state, reason, layers, bytes. Touches nothing."""
-    asked, facts = load_matrix(matrix), load_facts()
-    cells = survey(asked, facts, indexes_of(asked, facts))
+    inputs = load_inputs(matrix)
+    cells = inputs.survey()
     names = set(match_ids([item.id for item in cells], only))
-    rows = plan_rows((item for item in cells if item.id in names), facts)
+    rows = plan_rows((item for item in cells if item.id in names), inputs.facts)
     if as_json:
         print(json.dumps({"cells": [_plain(row) for row in rows]}, indent=2))  # noqa: T201
     else:

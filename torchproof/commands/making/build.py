@@ -8,15 +8,14 @@ from typing import Annotated
 import typer
 
 from torchproof._progress import Progress
+from torchproof.commands.inputs import load_inputs
 from torchproof.commands.options import MatrixFile, Only
 from torchproof.engines.build_cells import BuildResult, build_cells, shared
 from torchproof.engines.select import assembler, choose
 from torchproof.errors import Exit, HostError, InputError
-from torchproof.matrix.expand import DEFAULT, expand, load_matrix, select
+from torchproof.matrix.expand import DEFAULT, expand, select
 from torchproof.model.lock_file import lock_path, locked_versions, read_lock
 from torchproof.model.results import State, SubjectKind
-from torchproof.resolve.survey import indexes_of, survey
-from torchproof.upstream.facts import load_facts
 
 
 def run(
@@ -42,14 +41,13 @@ def run(
     """
     if to and builder != "assemble":
         raise InputError("--to needs --builder assemble", fix="add --builder assemble")
-    asked, facts = load_matrix(matrix), load_facts()
-    indexes = indexes_of(asked, facts)
+    inputs = load_inputs(matrix)
     maker = (
-        assembler(engine, indexes, to)
+        assembler(engine, inputs.indexes, to)
         if builder == "assemble"
-        else choose(engine, indexes, builder=builder)
+        else choose(engine, inputs.indexes, builder=builder)
     )
-    requests = select(expand(asked, facts, locked_versions()), only)
+    requests = select(expand(inputs.matrix, inputs.facts, locked_versions()), only)
     missing = [one.id for one in requests if not one.excluded and not lock_path(one.id).exists()]
     with Progress() as progress:
         locks = [
@@ -61,7 +59,7 @@ def run(
             if request.excluded:
                 progress.done(request.id, f"{State.EXCLUDED}: {request.excluded}")
         # The indexes are only asked where no lock says already what a cell is made of.
-        verdicts = {one.id: one.verdict for one in survey(asked, facts, indexes)} if missing else {}
+        verdicts = {one.id: one.verdict for one in inputs.survey()} if missing else {}
         for name in missing:
             verdict = verdicts.get(name)
             if verdict is not None:

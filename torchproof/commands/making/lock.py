@@ -8,15 +8,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from torchproof.commands.inputs import load_inputs
 from torchproof.commands.options import MatrixFile, Only
 from torchproof.errors import Exit, HostError
-from torchproof.index.wheel_store import WheelStore, cache_dir
-from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
+from torchproof.index.indexes import cache_dir
+from torchproof.index.wheel_store import WheelStore
+from torchproof.matrix.expand import DEFAULT, match_ids
 from torchproof.model.results import State
 from torchproof.resolve.relock import Locked, lock_cells
 from torchproof.resolve.resolver import Resolver
-from torchproof.resolve.survey import Surveyed, indexes_of, survey
-from torchproof.upstream.facts import load_facts
+from torchproof.resolve.survey import SurveyedCell
 
 
 def run(
@@ -30,15 +31,15 @@ def run(
     index does not answer is no failure as long as another one has its lock; else the code is 3.
     """
     out = Console(highlight=False, soft_wrap=True, markup=False)
-    asked, facts = load_matrix(matrix), load_facts()
-    indexes = indexes_of(asked, facts)
-    cells = survey(asked, facts, indexes)
+    inputs = load_inputs(matrix)
+    cells = inputs.survey()
     names = set(match_ids([item.id for item in cells], only))
     wanted = [item for item in cells if item.id in names]
     for item in wanted:
         if item.verdict is not None:
             out.print(f"{item.id}: {item.verdict.state}: {item.verdict.reason}")
-    resolver = Resolver(facts=facts, indexes=indexes, store=WheelStore(cache_dir(), indexes))
+    store = WheelStore(cache_dir(), inputs.indexes)
+    resolver = Resolver(facts=inputs.facts, indexes=inputs.indexes, store=store)
     results = lock_cells(
         wanted, resolver, upgrade=upgrade, done=lambda locked: out.print(_line(locked))
     )
@@ -60,7 +61,7 @@ def _line(locked: Locked) -> str:
     return f"{locked.cell}: {what}: {size}, cuDNN {lock.cudnn}, NCCL {lock.nccl}{replaced}{note}"
 
 
-def _exit_code(wanted: Iterable[Surveyed], results: Iterable[Locked]) -> Exit:
+def _exit_code(wanted: Iterable[SurveyedCell], results: Iterable[Locked]) -> Exit:
     errors = [locked.error for locked in results if locked.error is not None]
     if any(not isinstance(error, HostError) for error in errors):
         return Exit.CELL_FAILED

@@ -13,17 +13,17 @@ from rich.console import Console
 from torchproof.audit.catalogue import RULES, markdown
 from torchproof.audit.run import audit_image, audit_wheels
 from torchproof.audit.run_texts import audit_texts
+from torchproof.commands.inputs import Inputs, load_inputs
 from torchproof.commands.options import AsJson, MatrixFile, Only
 from torchproof.engines.docker import REPOSITORY
 from torchproof.errors import Exit, HostError, InputError
-from torchproof.index.wheel_store import WheelStore, cache_dir
+from torchproof.index.indexes import cache_dir
+from torchproof.index.wheel_store import WheelStore
 from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import Finding, Level
-from torchproof.resolve.survey import indexes_of, survey
-from torchproof.upstream.facts import load_facts
 
 Target = Annotated[
     str | None,
@@ -54,7 +54,7 @@ def run(
     if target is not None:
         results = {target: _target(target, matrix)}
     else:
-        results = dict(_cells(load_matrix(matrix), only))
+        results = dict(_cells(load_inputs(matrix), only))
     if as_json:
         print(json.dumps({"audits": [_plain(name, found) for name, found in results.items()]}))  # noqa: T201
     else:
@@ -85,20 +85,18 @@ def _holds_system(place: Path) -> bool:
     return any((place / mark).exists() for mark in marks) or not any(place.iterdir())
 
 
-def _cells(matrix: Matrix, only: str | None) -> Iterable[tuple[str, list[Finding]]]:
+def _cells(inputs: Inputs, only: str | None) -> Iterable[tuple[str, list[Finding]]]:
     """Audit each cell: its image if the engine has it, else those of its wheels that are here."""
-    facts = load_facts()
-    indexes = indexes_of(matrix, facts)
-    cells = [item for item in survey(matrix, facts, indexes) if item.verdict is None]
+    cells = [item for item in inputs.survey() if item.verdict is None]
     chosen = match_ids([item.id for item in cells], only)
-    store = WheelStore(cache_dir(), indexes)
+    store = WheelStore(cache_dir(), inputs.indexes)
     locked = 0
     for name in chosen:
         place = lock_path(name)
         if not place.is_file():
             continue
         locked += 1
-        yield name, _cell(read_lock(place), matrix, store)
+        yield name, _cell(read_lock(place), inputs.matrix, store)
     if not locked:
         raise InputError("no cell has a lock yet", fix="run `python build.py lock` first")
 

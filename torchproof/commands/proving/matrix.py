@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from torchproof._progress import Progress
+from torchproof.commands.inputs import load_inputs
 from torchproof.commands.options import MatrixFile, Only
 from torchproof.engines.select import choose
 from torchproof.errors import Exit
-from torchproof.index.wheel_store import WheelStore, cache_dir
-from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
+from torchproof.index.indexes import cache_dir
+from torchproof.index.wheel_store import WheelStore
+from torchproof.matrix.expand import DEFAULT, match_ids
 from torchproof.model.results import State
 from torchproof.probing.script import load_probes, select_probes
 from torchproof.publish.attestation.signing import load_verifying_key
@@ -20,9 +22,7 @@ from torchproof.publish.attestation.verification import Trust
 from torchproof.publish.reuse import open_ledger
 from torchproof.report import summary
 from torchproof.report.models import ReportModel
-from torchproof.resolve.survey import indexes_of, survey
-from torchproof.run.pipeline import Pipeline, Setting
-from torchproof.upstream.facts import load_facts
+from torchproof.run.pipeline import Pipeline, RunSettings
 
 
 def run(
@@ -54,28 +54,27 @@ def run(
     Exit code 1 if a cell failed; 3 if the machine or the network kept a cell from being tried
     after its torch was found; 4 with --strict if a cell is unproven or blocked.
     """
-    asked, facts = load_matrix(matrix), load_facts()
-    wishes = asked.probes
+    inputs = load_inputs(matrix)
+    wanted = inputs.matrix.probes
     probes = select_probes(
-        load_probes(), required=wishes.required, optional=wishes.optional, rest=wishes.rest
+        load_probes(), required=wanted.required, optional=wanted.optional, rest=wanted.rest
     )
-    indexes = indexes_of(asked, facts)
-    cells = survey(asked, facts, indexes)
+    cells = inputs.survey()
     names = match_ids([item.id for item in cells], only)
     trust = Trust(key=load_verifying_key(key)) if key else None
-    setting = Setting(
-        matrix=asked,
-        facts=facts,
-        indexes=indexes,
-        store=WheelStore(cache_dir(), indexes),
-        engine=choose(engine, indexes, builder=builder),
+    settings = RunSettings(
+        matrix=inputs.matrix,
+        facts=inputs.facts,
+        indexes=inputs.indexes,
+        store=WheelStore(cache_dir(), inputs.indexes),
+        engine=choose(engine, inputs.indexes, builder=builder),
         probes=probes,
         reports=reports,
         fresh=fresh,
-        ledger=None if fresh else open_ledger(asked, trust),
+        ledger=None if fresh else open_ledger(inputs.matrix, trust),
     )
     with Progress() as progress:
-        pipeline = Pipeline(setting, [item for item in cells if item.id in names], progress)
+        pipeline = Pipeline(settings, [item for item in cells if item.id in names], progress)
         report = pipeline.run()
     typer.echo(summary(report))
     typer.echo(f"report: {reports / 'index.html'}")

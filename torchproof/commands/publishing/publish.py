@@ -9,7 +9,7 @@ import typer
 
 from torchproof.commands.options import MatrixFile, Only
 from torchproof.errors import Exit, InputError
-from torchproof.index.wheel_store import cache_dir
+from torchproof.index.indexes import cache_dir
 from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock_file import IMAGES
