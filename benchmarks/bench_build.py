@@ -44,7 +44,6 @@ from torchproof.engines.build_context import write_secrets
 from torchproof.engines.installer import index_urls
 from torchproof.image.bootstrap import ensure_base
 from torchproof.image.dockerfile import base_ref, render
-from torchproof.image.layers import make_plan
 from torchproof.index.indexes import Indexes, cache_dir
 from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
@@ -377,7 +376,7 @@ def docker_build(builder: BuildClient, lock: Lock, tag: str, mark: str) -> None:
     with tempfile.TemporaryDirectory(prefix="context-") as name:
         context, secrets = Path(name) / "context", Path(name) / "secrets"
         context.mkdir()
-        for file, text in render(make_plan(lock), lock).items():
+        for file, text in render(lock).items():
             marked = f"# {mark}\n{text}" if file.endswith(".txt") and file != "uv.txt" else text
             (context / file).write_text(marked)
         urls = index_urls(lock, Indexes(pytorch=load_facts().pytorch_url))

@@ -16,11 +16,12 @@ from pathlib import Path
 from isal import igzip_lib
 
 from torchproof.assemble.base_image import from_tar
-from torchproof.assemble.builder import Assembler
+from torchproof.assemble.build_image import assemble
 from torchproof.assemble.layer.wheel_file import DEFLATED, open_wheel
 from torchproof.assemble.layer.wheel_reader import CHUNK
+from torchproof.assemble.layer_facts import FactsStore
+from torchproof.assemble.make_layers import BuildResources
 from torchproof.image.bootstrap import ensure_base
-from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
 
@@ -105,7 +106,8 @@ class Nowhere:
 
 def to_nowhere(lock: Lock, store: WheelStore, cache: Path) -> Took:
     """Assemble a cell of which `cache` knows no layer."""
-    assembler = Assembler(store, cache, workers=os.cpu_count())
+    resources = BuildResources(store=store, cache=cache, workers=os.cpu_count() or 2)
+    facts = FactsStore(cache / "layers")
     tar = ensure_base(lock.base, lock.platform, cache=cache, log=Path(os.devnull))
-    base = from_tar(tar, assembler.facts)
-    return timed(lambda: assembler.build(make_plan(lock), lock, base, Nowhere()))
+    base = from_tar(tar, facts)
+    return timed(lambda: assemble(lock, base, Nowhere(), resources, facts=facts))

@@ -118,7 +118,7 @@ def write_layout(
         "architecture": "amd64",
         "os": "linux",
         "created": "1980-01-01T00:00:00Z",
-        "config": {"Labels": dict(image_config(lock).labels)},
+        "config": {"Labels": dict(image_config(lock, make_plan(lock)).labels)},
         "rootfs": {"type": "layers", "diff_ids": [digest_of(tar) for tar in tars]},
     }
     manifest = {

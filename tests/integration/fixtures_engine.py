@@ -25,7 +25,6 @@ from tests.fakeindex import FakeIndex, Wheel, make_wheel
 from torchproof.engines.docker import REPOSITORY, DockerEngine
 from torchproof.engines.engine import Engine
 from torchproof.engines.venv import VenvEngine
-from torchproof.image.layers import make_plan
 from torchproof.index.indexes import Indexes, cache_dir
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 from torchproof.model.lock_file import lock_path, read_lock
@@ -140,7 +139,7 @@ class Bench:
         return small_lock(self.cell(suffix), wheels, **changes)
 
     def build(self, engine: Engine, lock: Lock) -> Built:
-        return engine.build(make_plan(lock), lock, folder=self.folder / "none", log=self.log)
+        return engine.build(lock, folder=self.folder / "none", log=self.log)
 
     @property
     def log(self) -> Path:
@@ -205,7 +204,7 @@ def real_environment(tmp_path_factory: pytest.TempPathFactory) -> tuple[VenvEngi
     lock = read_lock(lock_path("2.7.1-cu126-py311", Path(__file__).parents[2] / "images"))
     engine = VenvEngine(cache_dir() / "envs", Indexes(pytorch=load_facts().pytorch_url))
     folder = tmp_path_factory.mktemp("cell")
-    return engine, engine.build(make_plan(lock), lock, folder=folder, log=folder / "log"), lock
+    return engine, engine.build(lock, folder=folder, log=folder / "log"), lock
 
 
 def remove_images(client: docker.DockerClient, tag: str) -> None:

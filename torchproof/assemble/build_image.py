@@ -1,112 +1,162 @@
-"""One cell, from its lock to an image in a folder or a registry: the builder `assemble`.
+"""A cell's image straight from its wheels: the builder `assemble`, told from beginning to end.
 
-    built = build_cell(plan, lock, target="build/oci", store=store, cache=cache_dir(), log=log)
+    lock ─► recipe (layers to make, each with its key) ─► streams ─► blobs ─► documents ─► name
 
-`target` is a folder (an OCI image layout) or `REGISTRY/REPOSITORY[:TAG]`.
+    built = build_image(lock, "build/oci", resources, log=log)
+
+Nothing of the image is run, and no daemon or root is needed.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from torchproof.assemble.base_image import BaseImage, from_registry, from_tar
-from torchproof.assemble.builder import Assembler, Note
 from torchproof.assemble.destination import Destination
-from torchproof.assemble.key_locks import Busy
-from torchproof.assemble.layout_destination import LayoutDestination
-from torchproof.assemble.registry_destination import RemoteDestination
+from torchproof.assemble.image_documents import TITLE, Image, ImageLayerFacts, make_image
+from torchproof.assemble.layer_facts import FactsStore, LayerFacts, write_facts
+from torchproof.assemble.make_layers import BuildResources, LayerMaker, copy_blob
+from torchproof.assemble.recipes import ImageRecipe, image_recipe
+from torchproof.assemble.target import open_destination
 from torchproof.image.bootstrap import ensure_base
-from torchproof.image.layers import Plan
-from torchproof.index.wheel_store import WheelStore
-from torchproof.model.lock import Lock
-from torchproof.model.results import Built
+from torchproof.model.lock import LayerName, Lock, LockedBase
+from torchproof.model.results import Built, ImageLayer, SubjectKind
 from torchproof.registry import Reference, Registry
 
+FACTS_FILE = "layers.yaml"
+"""Beside the lock."""
 
-def build_cell(
-    plan: Plan,
+
+def build_image(
     lock: Lock,
-    *,
     target: str,
-    store: WheelStore,
-    cache: Path,
+    resources: BuildResources,
+    *,
     log: Path,
     folder: Path | None = None,
     name: str | None = None,
     beside: Sequence[str] = (),
-    workers: int | None = None,
-    note: Note | None = None,
-    busy: Busy | None = None,
-    stopping: threading.Event | None = None,
 ) -> Built:
     """Build one cell's image into a folder or a registry; return what it is there.
 
-    `log` takes the output of making a `bootstrap:` base. `folder` holds the cell's lock and gets
-    its `layers.yaml`. `name` is the image's name in a layout, as `docker load` shows it. `beside`
-    are repositories of the same registry whose blobs may be mounted. Cells that are built side by
-    side with the same `busy` make common layers once; `stopping`, once set, ends the build soon.
+    `target` is a folder (an OCI image layout) or `REGISTRY/REPOSITORY[:TAG]`. `log` takes the
+    output of making a `bootstrap:` base. `folder` holds the cell's lock and gets its
+    `layers.yaml`. `name` is the image's name in a layout, as `docker load` shows it. `beside` are
+    repositories of the same registry whose blobs may be mounted.
+
     Raises InputError, CellError (IntegrityError for bytes that are not as locked), HostError
-    (RegistryError); the image's name is only set when all of it is there.
+    (RegistryError). A blob is either whole and right at the destination or not there, and the
+    image's name is set last, when all of it is there.
     """
-    assembler = Assembler(store, cache, workers=workers, note=note, busy=busy, stopping=stopping)
+    facts = FactsStore(resources.cache / "layers")
+    beside = (*beside, *_base_beside(lock.base, target))
     with ExitStack() as stack:
-        base = stack.enter_context(open_base(lock, assembler, cache=cache, log=log))
-        destination = stack.enter_context(
-            open_destination(
-                target, lock.cell, name=name, beside=(*beside, *_base_beside(lock, target))
-            )
+        base = stack.enter_context(
+            open_base(lock.base, lock.platform, facts, cache=resources.cache, log=log)
         )
-        return assembler.build(plan, lock, base, destination, folder=folder)
+        destination = stack.enter_context(
+            open_destination(target, lock.cell, name=name, beside=beside)
+        )
+        return assemble(lock, base, destination, resources, facts=facts, folder=folder)
 
 
-def image_name(cell: str) -> str:
-    """Return the name of a cell's image in a layout, as `docker load` shows it."""
-    return f"localhost/torchproof:{cell}"
+def assemble(
+    lock: Lock,
+    base: BaseImage,
+    destination: Destination,
+    resources: BuildResources,
+    *,
+    facts: FactsStore,
+    folder: Path | None = None,
+) -> Built:
+    """Build one cell's image on an open base, into an open destination. Raises as `build_image`."""
+    started = time.monotonic()
 
+    # What the image consists of. The lock goes no further.
+    recipe = image_recipe(lock, base_id=base.id, base_layers=len(base.layers))
 
-def in_registry(target: str) -> bool:
-    """Tell whether a target names a registry's repository and not a folder."""
-    host, slash, _ = target.partition("/")
-    return bool(slash and host.strip(".")) and ("." in host or ":" in host or host == "localhost")
+    # If every layer has been made before, the image's digest is known without making any.
+    if folder is not None:
+        facts.load(folder / FACTS_FILE)
+    maker = LayerMaker(recipe, base, destination, facts=facts, resources=resources)
+    layers = maker.known()
+    complete = len(layers) == len(recipe.layers)
+    image = _image(recipe, base, layers) if complete else None
+    reused = image is not None and image.digest == destination.current()
 
+    # Otherwise bring every blob there, then the two documents that make them an image: its
+    # configuration, and its manifest with the name.
+    if image is None or not reused:
+        layers = maker.make(layers)
+        image = _image(recipe, base, layers)
+        copy_blob(
+            destination, lambda: iter((image.config,)), image.config_digest, len(image.config)
+        )
+        destination.finish(image.manifest, image.config_digest, image.layer_digests)
 
-@contextmanager
-def open_destination(
-    target: str, cell: str, *, name: str | None = None, beside: Sequence[str] = ()
-) -> Iterator[Destination]:
-    """Open a folder or `REGISTRY/REPOSITORY[:TAG]` (the tag is the cell's name unless given).
-
-    A target whose first part is no host (`build/oci`, `/srv/oci`, `./x`) is a folder.
-    """
-    if not in_registry(target):
-        yield LayoutDestination(Path(target), name or image_name(cell))
-        return
-    parsed = Reference.parse(target)
-    reference = Reference(
-        registry=parsed.registry, repository=parsed.repository, tag=parsed.tag or cell
+    if folder is not None:
+        write_facts(folder / FACTS_FILE, [(one.title, layers[one.key]) for one in recipe.layers])
+    return Built(
+        cell=recipe.cell,
+        subject=SubjectKind.IMAGE,
+        ref=destination.ref,
+        digest=image.digest,
+        size=sum(layer.descriptor.size for layer in image.layers),
+        layers=tuple(
+            ImageLayer(name=layer.name, digest=layer.descriptor.digest, size=layer.descriptor.size)
+            for layer in image.layers
+        ),
+        plan_hash=recipe.plan_hash,
+        seconds=time.monotonic() - started,
+        reused=reused,
     )
-    with Registry(reference.registry) as registry:
-        yield RemoteDestination(registry, reference, beside=beside)
-
-
-def _base_beside(lock: Lock, target: str) -> tuple[str, ...]:
-    """Return the base's repository if it lies in the registry that the image goes to."""
-    if lock.base.image is None:
-        return ()
-    base = Reference.familiar(lock.base.image)
-    return (base.repository,) if target.startswith(f"{base.registry}/") else ()
 
 
 @contextmanager
-def open_base(lock: Lock, assembler: Assembler, *, cache: Path, log: Path) -> Iterator[BaseImage]:
+def open_base(
+    base: LockedBase, platform: str, facts: FactsStore, *, cache: Path, log: Path
+) -> Iterator[BaseImage]:
     """Open a lock's base: read from its registry as needed, or made on this machine."""
-    if lock.base.image is None:
-        path = ensure_base(lock.base, lock.platform, cache=cache, log=log)
-        yield from_tar(path, assembler.facts)
+    if base.image is None:
+        yield from_tar(ensure_base(base, platform, cache=cache, log=log), facts)
         return
-    reference = Reference.familiar(lock.base.image)
+    reference = Reference.familiar(base.image)
     with Registry(reference.registry) as registry:
-        yield from_registry(registry, reference, lock.platform)
+        yield from_registry(registry, reference, platform)
+
+
+def _base_beside(base: LockedBase, target: str) -> tuple[str, ...]:
+    """Return the base's repository if it lies in the registry that the image goes to."""
+    if base.image is None:
+        return ()
+    reference = Reference.familiar(base.image)
+    return (reference.repository,) if target.startswith(f"{reference.registry}/") else ()
+
+
+def _image(recipe: ImageRecipe, base: BaseImage, made: Mapping[str, LayerFacts]) -> Image:
+    """Write the image's documents from the facts of its layers."""
+    layers = [
+        ImageLayerFacts(
+            name=LayerName.BASE, title="", descriptor=one.descriptor, diff_id=one.diff_id
+        )
+        for one in base.layers
+    ]
+    layers += [
+        ImageLayerFacts(
+            name=one.layer,
+            title=one.title,
+            descriptor=made[one.key].descriptor({TITLE: one.title}),
+            diff_id=made[one.key].diff_id,
+        )
+        for one in recipe.layers
+    ]
+    return make_image(
+        recipe.platform,
+        recipe.config,
+        layers,
+        base_config=base.config,
+        annotations=base.annotations,
+    )

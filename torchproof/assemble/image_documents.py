@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from torchproof.image.config import CELL_LABEL, ImageConfig
-from torchproof.model.lock import Lock
-from torchproof.registry import OCI_CONFIG, OCI_MANIFEST, Descriptor, sha256_digest
+from torchproof.model.digests import sha256_digest
+from torchproof.registry import OCI_CONFIG, OCI_MANIFEST, Descriptor
 
 CREATED: Final = "1980-01-01T00:00:00Z"
 """Equal locks give equal images: no image has a time of its own."""
@@ -28,10 +28,11 @@ class ImageLayerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """The two documents that make layers an image, byte by byte."""
+    """Layers, bottom first, and the two documents that make them an image, byte by byte."""
 
     config: bytes
     manifest: bytes
+    layers: tuple[ImageLayerFacts, ...]
 
     @property
     def config_digest(self) -> str:
@@ -43,9 +44,14 @@ class Image:
         """`sha256:…` of the manifest."""
         return sha256_digest(self.manifest)
 
+    @property
+    def layer_digests(self) -> tuple[str, ...]:
+        """Digests of the layers' blobs, bottom first."""
+        return tuple(layer.descriptor.digest for layer in self.layers)
+
 
 def make_image(
-    lock: Lock,
+    platform: str,
     config: ImageConfig,
     layers: Sequence[ImageLayerFacts],
     *,
@@ -53,7 +59,7 @@ def make_image(
     annotations: Mapping[str, str],
 ) -> Image:
     """Write configuration and manifest. What the base says holds where `config` says nothing."""
-    system, _, machine = lock.platform.partition("/")
+    system, _, machine = platform.partition("/")
     architecture, _, variant = machine.partition("/")
     document: dict[str, Any] = {
         "created": CREATED,
@@ -78,7 +84,7 @@ def make_image(
         "layers": [layer.descriptor.as_json() for layer in layers],
         "annotations": _annotations(config) | dict(annotations),
     }
-    return Image(config=config_bytes, manifest=_json(manifest))
+    return Image(config=config_bytes, manifest=_json(manifest), layers=tuple(layers))
 
 
 def _run_config(config: ImageConfig, base: Mapping[str, Any]) -> dict[str, Any]:

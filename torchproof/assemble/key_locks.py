@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Busy:
+class KeyLocks:
     """Locks by key. Whoever waited finds what the one before has made."""
 
     def __init__(self) -> None:

@@ -6,7 +6,6 @@ beside the lock is committed: whoever has it needs no wheel that the registry ha
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -18,9 +17,8 @@ import yaml
 
 from torchproof._yaml import load_yaml
 from torchproof.errors import HostError, InputError
-from torchproof.model.lock import canonical_json
+from torchproof.model.digests import digest_of, is_digest
 from torchproof.registry import OCI_LAYER_GZIP, Descriptor
-from torchproof.registry.descriptor import is_digest
 
 RECIPE = 2
 """Raise this when the bytes of a layer change for equal inputs."""
@@ -49,8 +47,7 @@ class LayerFacts:
 
 def recipe_key(inputs: Mapping[str, object]) -> str:
     """Return `sha256:…` of all that a layer's bytes depend on."""
-    text = canonical_json({"recipe": RECIPE, **inputs})
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return digest_of({"recipe": RECIPE, **inputs})
 
 
 @dataclass(slots=True)

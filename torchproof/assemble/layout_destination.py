@@ -16,7 +16,8 @@ from torchproof.assemble.destination import OpenSource
 from torchproof.assemble.layer import tar_headers as tarball
 from torchproof.assemble.layer_facts import write_whole
 from torchproof.errors import HostError, IntegrityError
-from torchproof.registry import OCI_INDEX, OCI_MANIFEST, Descriptor, sha256_digest
+from torchproof.model.digests import sha256_digest
+from torchproof.registry import OCI_INDEX, OCI_MANIFEST, Descriptor
 
 _LAYOUT = b'{"imageLayoutVersion": "1.0.0"}'
 _REF_NAME = "org.opencontainers.image.ref.name"

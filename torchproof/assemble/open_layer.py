@@ -1,9 +1,9 @@
-"""What an image is made of: one piece of work a blob. Nothing is read before a blob is made."""
+"""recipe → the stream of a layer's bytes. Nothing is read before a layer is opened."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,120 +18,95 @@ from torchproof.assemble.layer.installation import Installation, Installed, inst
 from torchproof.assemble.layer.prune import Pruner
 from torchproof.assemble.layer.stream import LayerStream, Transform
 from torchproof.assemble.layer.wheel_file import open_wheel
-from torchproof.assemble.layer_facts import recipe_key
-from torchproof.assemble.recipes import MOST_LAYERS, Recipe, recipes
-from torchproof.image.config import image_config
-from torchproof.image.layers import PREFIX, Plan
+from torchproof.assemble.recipes import (
+    ImageRecipe,
+    LayerRecipe,
+    UserRecipe,
+    VenvRecipe,
+    WheelsRecipe,
+)
 from torchproof.index.verified_files import State, is_marked, state_of
 from torchproof.index.wheel_store import WheelStore
-from torchproof.model.lock import WHEELHOUSE, LayerName, Lock, LockedWheel, canonical_json
+from torchproof.model.lock import WHEELHOUSE
 
-SEEDS = frozenset({"pip", "setuptools"})
-"""What `venv` installs besides the environment itself."""
 _LARGE_ENOUGH = 4096
 """Bytes of the smallest file that can hold device code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One blob to be made: what is known of it, and how to make it."""
+class OpenLayer:
+    """A layer about to be made, and what is learnt while its stream runs.
 
-    name: LayerName
-    title: str
-    key: str
-    size: int
-    """Bytes to expect, for scheduling."""
-    make: Callable[[bool], LayerStream]
-    """Takes whether the tar is to be hashed (its facts are not known)."""
-    wheels: tuple[LockedWheel, ...] = ()
+    `pruners` count what they zeroed, one for each library of a slim layer. `unchecked` are cached
+    wheels that are hashed on the way, with what the file system said of them before.
+    """
+
+    stream: LayerStream
     pruners: list[Pruner] = field(default_factory=list)
-    """Filled while the blob is made."""
-    unchecked: dict[Path, State] = field(default_factory=dict)
-    """Cached wheels that are hashed while the blob is made, and what they were before."""
-    kept: bool = False
-    """Whether the blob is small and dear to make: it is kept in the cache."""
+    unchecked: Mapping[Path, State] = field(default_factory=dict)
 
 
-def all_work(
-    plan: Plan, lock: Lock, base: BaseImage, *, store: WheelStore, cache: Path
-) -> list[Work]:
-    """Cut an image above its base into blobs, bottom first."""
-    found: list[BaseFiles] = []
-    reading = threading.Lock()
+class LayerOpener:
+    """Opens the layers of one image. `scratch` takes the wheels that the base carries for `venv`.
 
-    def files() -> BaseFiles:
-        with reading:
-            if not found:
-                found.append(read_base_files(base, lock.python))
-        return found[0]
+    Safe for several threads.
+    """
 
-    config = image_config(lock)
-    replaced = sorted({wheel.name for wheel in lock.wheels} & SEEDS)
-    python_key = recipe_key(
-        {"base": base.id, "python": lock.python, "prefix": PREFIX, "replaced": replaced}
-    )
-    user = {"passwd": config.passwd, "directories": canonical_json(list(config.directories))}
-    scratch = cache / "bases" / "wheels"
-    python = Work(
-        name=LayerName.PYTHON,
-        title=f"python: virtual environment of Python {lock.python}",
-        key=python_key,
-        size=3_000_000,
-        make=lambda _: python_layer(
-            files(),
-            lock.python,
-            scratch / base.id.removeprefix("sha256:"),
-            replaced=replaced,
-        ),
-        kept=True,
-    )
-    last = Work(
-        name=LayerName.CONFIG,
-        title="config: the user and its folders",
-        key=recipe_key({"base": base.id, "user": user}),
-        size=4096,
-        make=lambda _: config_layer(files(), config),
-        kept=True,
-    )
-    room = MOST_LAYERS - len(base.layers) - 2
-    wheels = [_of_wheels(one, lock, store) for one in recipes(plan, lock, room=room)]
-    return [python, *wheels, last]
+    def __init__(
+        self, image: ImageRecipe, base: BaseImage, *, store: WheelStore, scratch: Path
+    ) -> None:
+        self._image = image
+        self._base = base
+        self._store = store
+        self._scratch = scratch / base.id.removeprefix("sha256:")
+        self._files: BaseFiles | None = None
+        self._reading = threading.Lock()
 
+    def open(self, recipe: LayerRecipe, *, hashing: bool) -> OpenLayer:
+        """Start a layer from its beginning; `hashing` if its facts are not known.
 
-def _of_wheels(recipe: Recipe, lock: Lock, store: WheelStore) -> Work:
-    pruners: list[Pruner] = []
-    unchecked: dict[Path, State] = {}
+        Raises CellError for a base that lacks what `venv` needs, and like `WheelStore.fetch`.
+        """
+        match recipe:
+            case VenvRecipe():
+                stream = python_layer(
+                    self._base_files(), recipe.python, self._scratch, replaced=recipe.replaced
+                )
+                return OpenLayer(stream=stream)
+            case UserRecipe():
+                return OpenLayer(stream=config_layer(self._base_files(), recipe.config))
+            case WheelsRecipe():
+                return self._open_wheels(recipe, hashing=hashing)
 
-    def choose(file: Installed) -> Transform | None:
-        if file.member is None or file.member.size < _LARGE_ENOUGH or not _library(file.path):
-            return None
-        pruner = Pruner(recipe.gpus, size=file.member.size)
-        pruners.append(pruner)
-        return pruner
+    def _base_files(self) -> BaseFiles:
+        """Read the base for the two layers that need its files; once for both."""
+        with self._reading:
+            if self._files is None:
+                self._files = read_base_files(self._base, self._image.python)
+            return self._files
 
-    def make(hashing: bool) -> LayerStream:
+    def _open_wheels(self, recipe: WheelsRecipe, *, hashing: bool) -> OpenLayer:
+        pruners: list[Pruner] = []
+
+        def choose(file: Installed) -> Transform | None:
+            if file.member is None or file.member.size < _LARGE_ENOUGH or not _library(file.path):
+                return None
+            pruner = Pruner(recipe.gpus, size=file.member.size)
+            pruners.append(pruner)
+            return pruner
+
         wheels: list[tuple[Installation, str | None]] = []
-        unchecked.clear()
+        unchecked: dict[Path, State] = {}
         for wheel in recipe.wheels:
-            path = store.path(wheel) or store.fetch(wheel, cell=lock.cell)
+            path = self._store.path(wheel) or self._store.fetch(wheel, cell=self._image.cell)
             ours = wheel.index != WHEELHOUSE
             checked = ours and is_marked(path)
             if ours and not checked:
                 unchecked[path] = state_of(path)
-            installation = install(open_wheel(path), lock.python)
+            installation = install(open_wheel(path), recipe.python)
             wheels.append((installation, None if checked else wheel.sha256))
-        return LayerStream(wheels=wheels, choose=choose if recipe.gpus else None, hashing=hashing)
-
-    return Work(
-        name=recipe.layer,
-        title=recipe.title,
-        key=recipe.key,
-        size=recipe.size,
-        make=make,
-        wheels=recipe.wheels,
-        pruners=pruners,
-        unchecked=unchecked,
-    )
+        stream = LayerStream(wheels=wheels, choose=choose if recipe.gpus else None, hashing=hashing)
+        return OpenLayer(stream=stream, pruners=pruners, unchecked=unchecked)
 
 
 def _library(path: str) -> bool:

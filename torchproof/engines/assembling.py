@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torchproof._process import RunResult
-from torchproof.assemble.cell import build_cell, image_name
-from torchproof.assemble.key_locks import Busy
+from torchproof.assemble.build_image import build_image
+from torchproof.assemble.key_locks import KeyLocks
 from torchproof.assemble.layout_destination import LayoutDestination, as_tar
+from torchproof.assemble.make_layers import BuildResources
+from torchproof.assemble.target import image_name
 from torchproof.engines.engine import Engine, RunSpec
 from torchproof.errors import HostError
-from torchproof.image.layers import Plan
+from torchproof.image.layers import make_plan
 from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
@@ -56,7 +58,7 @@ class AssemblingEngine:
     """`REGISTRY/REPOSITORY` that images go to at once, each under its cell's name; no layouts."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set while what is being assembled has to end."""
-    busy: Busy = field(default_factory=Busy)
+    locks: KeyLocks = field(default_factory=KeyLocks)
 
     @property
     def name(self) -> str:
@@ -77,13 +79,13 @@ class AssemblingEngine:
         """Describe the machine as the engine sees it."""
         return self.engine.host()
 
-    def find(self, plan: Plan, lock: Lock) -> Built | None:
+    def find(self, lock: Lock) -> Built | None:
         """Return the image of an earlier run if all its blobs are there.
 
         What a registry has is found out while building.
         """
         if not self._assembles(lock):
-            return self.engine.find(plan, lock)
+            return self.engine.find(lock)
         if self.repository:
             return None
         layout = self.layouts / lock.cell
@@ -92,15 +94,15 @@ class AssemblingEngine:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         there = LayoutDestination(layout, image_name(lock.cell)).current()
-        return built if built.plan_hash == plan.hash and built.digest == there else None
+        return built if built.plan_hash == make_plan(lock).hash and built.digest == there else None
 
-    def build(self, plan: Plan, lock: Lock, *, folder: Path, log: Path) -> Built:
+    def build(self, lock: Lock, *, folder: Path, log: Path) -> Built:
         """Assemble a cell's image into its layout or the repository.
 
-        Raises as `assemble.cell.build_cell`.
+        Raises as `build_image`.
         """
         if not self._assembles(lock):
-            return self.engine.build(plan, lock, folder=folder, log=log)
+            return self.engine.build(lock, folder=folder, log=log)
         layout = self.layouts / lock.cell
         self.stopping.clear()
         with log.open("a", encoding="utf-8") as notes:
@@ -108,18 +110,20 @@ class AssemblingEngine:
             def note(line: str) -> None:
                 print(line, file=notes, flush=True)
 
-            built = build_cell(
-                plan,
-                lock,
-                target=self.repository or str(layout.absolute()),
+            resources = BuildResources(
                 store=self.store,
                 cache=self.cache,
+                note=note,
+                locks=self.locks,
+                stopping=self.stopping,
+            )
+            built = build_image(
+                lock,
+                self.repository or str(layout.absolute()),
+                resources,
                 log=log,
                 folder=folder,
                 name=image_name(lock.cell),
-                note=note,
-                busy=self.busy,
-                stopping=self.stopping,
             )
         if self.repository:
             return built

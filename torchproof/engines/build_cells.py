@@ -135,7 +135,7 @@ class _Work:
         """Return the cell if it is there or cannot be, the bytes it needs, or None: no room."""
         plan = make_plan(lock)
         try:
-            if found := self._engine.find(plan, lock):
+            if found := self._engine.find(lock):
                 self._known |= {layer.key for layer in plan.layers}
                 return self._result(lock, built=found)
             need = bytes_needed(plan, self._engine.copies, self._known)
@@ -149,7 +149,7 @@ class _Work:
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.unlink(missing_ok=True)
-            built = self._engine.build(plan, lock, folder=self._images / lock.cell, log=log)
+            built = self._engine.build(lock, folder=self._images / lock.cell, log=log)
         except TorchproofError as error:
             return self._result(lock, error=error)
         except OSError as error:

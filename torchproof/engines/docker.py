@@ -41,7 +41,7 @@ from torchproof.errors import CellError, HostError, TorchproofError
 from torchproof.image.bootstrap import ensure_base
 from torchproof.image.config import image_config
 from torchproof.image.dockerfile import base_ref, render
-from torchproof.image.layers import Plan
+from torchproof.image.layers import Plan, make_plan
 from torchproof.index.indexes import Indexes
 from torchproof.model.lock import LayerName, Lock
 from torchproof.model.platforms import find_platform
@@ -95,8 +95,8 @@ class DockerEngine:
         driver, gpus = read_gpus() if self._local else (None, ())
         return Host(engine=f"{self.name} {self._version}", driver=driver, gpus=gpus)
 
-    def find(self, plan: Plan, lock: Lock) -> Built | None:
-        """Return the cell's image if its configuration is the one that this plan gives."""
+    def find(self, lock: Lock) -> Built | None:
+        """Return the cell's image if its configuration is the one that this lock gives."""
         started = time.monotonic()
         with engine_faults():
             try:
@@ -105,9 +105,9 @@ class DockerEngine:
                 return None
             if not _same_config(image.attrs, lock):
                 return None
-            return self._built(image, plan, lock, started, reused=True)
+            return self._built(image, lock, started, reused=True)
 
-    def build(self, plan: Plan, lock: Lock, *, folder: Path, log: Path) -> Built:
+    def build(self, lock: Lock, *, folder: Path, log: Path) -> Built:
         """Build the image of a cell from its Dockerfile.
 
         Raises DriftError if the folder's Dockerfile is not what the lock gives, CellError,
@@ -119,7 +119,7 @@ class DockerEngine:
                 f"{lock.cell} is a slim image, which a Dockerfile cannot make",
                 fix="build it with --builder assemble",
             )
-        files = render(plan, lock)
+        files = render(lock)
         check_folder(folder, files)
         self._ensure_base(lock, log)
         with tempfile.TemporaryDirectory(prefix="torchproof-build-") as temporary:
@@ -147,7 +147,7 @@ class DockerEngine:
                     raise self._failure(lock, output)
         with engine_faults():
             image = self._client.images.get(self._ref(lock))
-            return self._built(image, plan, lock, started, reused=False)
+            return self._built(image, lock, started, reused=False)
 
     def run(self, built: Built, spec: RunSpec) -> RunResult:
         """Run one command in a new container; stops and removes it, also on Ctrl-C."""
@@ -229,9 +229,8 @@ class DockerEngine:
         request = DeviceRequest(device_ids=list(gpus), capabilities=[["gpu"]])
         return {"device_requests": [request]}
 
-    def _built(
-        self, image: Image, plan: Plan, lock: Lock, started: float, *, reused: bool
-    ) -> Built:
+    def _built(self, image: Image, lock: Lock, started: float, *, reused: bool) -> Built:
+        plan = make_plan(lock)
         return Built(
             cell=lock.cell,
             subject=SubjectKind.IMAGE,
@@ -296,7 +295,7 @@ def name_layers(
 
 
 def _same_config(attributes: Mapping[str, Any], lock: Lock) -> bool:
-    wanted, config = image_config(lock), attributes["Config"]
+    wanted, config = image_config(lock, make_plan(lock)), attributes["Config"]
     env = dict(item.partition("=")[::2] for item in config.get("Env") or ())
     return (
         wanted.env.items() <= env.items()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torchproof._process import RunResult
-    from torchproof.image.layers import Plan
     from torchproof.model.lock import Lock
     from torchproof.model.results import Built, Host
 
@@ -61,11 +60,11 @@ class Engine(Protocol):
         """Describe the machine as the engine sees it (driver, GPUs, engine version)."""
         ...
 
-    def find(self, plan: Plan, lock: Lock) -> Built | None:
-        """Return what an earlier build of the same plan left, if it is still whole."""
+    def find(self, lock: Lock) -> Built | None:
+        """Return what an earlier build of an equal lock left, if it is still whole."""
         ...
 
-    def build(self, plan: Plan, lock: Lock, *, folder: Path, log: Path) -> Built:
+    def build(self, lock: Lock, *, folder: Path, log: Path) -> Built:
         """Build a cell; `folder` holds its Dockerfile, `log` takes the full output."""
         ...
 

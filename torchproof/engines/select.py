@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchproof.assemble.cell import in_registry
+from torchproof.assemble.target import in_registry
 from torchproof.engines.assembling import LAYOUTS, AssemblingEngine
 from torchproof.engines.engine import Engine
 from torchproof.engines.venv import VenvEngine

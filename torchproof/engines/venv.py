@@ -29,7 +29,7 @@ from torchproof.engines.installer import index_urls, install_environment, instal
 from torchproof.engines.nvml import read_gpus, visible
 from torchproof.errors import CellError, HostError
 from torchproof.image.dockerfile import requirements
-from torchproof.image.layers import Layer, Plan
+from torchproof.image.layers import Layer, Plan, make_plan
 from torchproof.index.indexes import Indexes
 from torchproof.model.lock import WHEELHOUSE, Lock
 from torchproof.model.platforms import machine_of
@@ -58,9 +58,10 @@ class VenvEngine:
         driver, gpus = read_gpus()
         return Host(engine=self.name, driver=driver, gpus=visible(gpus))
 
-    def find(self, plan: Plan, lock: Lock) -> Built | None:
+    def find(self, lock: Lock) -> Built | None:
         """Return the environment of an earlier build if all its files are there, in their size."""
         started = time.monotonic()
+        plan = make_plan(lock)
         place = self._place(plan)
         try:
             marker = json.loads((place / MARKER).read_text(encoding="utf-8"))
@@ -70,18 +71,19 @@ class VenvEngine:
             return None
         return _built(lock, plan, place, layers, started, reused=True) if whole else None
 
-    def build(self, plan: Plan, lock: Lock, *, folder: Path, log: Path) -> Built:
+    def build(self, lock: Lock, *, folder: Path, log: Path) -> Built:
         """Install the cell, one layer after the other; uv keeps the downloads of an earlier try.
 
         Raises CellError, IntegrityError, IndexUnreachableError, HostError.
         """
         del folder
         started = time.monotonic()
+        plan = make_plan(lock)
         place = self._place(plan)
         python = _interpreter(lock)
         place.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock"):
-            if found := self.find(plan, lock):
+            if found := self.find(lock):
                 return found
             if place.exists():
                 shutil.rmtree(place)

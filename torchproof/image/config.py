@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchproof.image.layers import PREFIX, make_plan
+from torchproof.image.layers import PREFIX, Plan
 from torchproof.model.lock import Lock
 from torchproof.model.versions import cuda_version
 
@@ -52,15 +52,15 @@ class ImageConfig:
     directories: tuple[Directory, ...]
 
 
-def image_config(lock: Lock) -> ImageConfig:
-    """Return the configuration of the image of a lock."""
+def image_config(lock: Lock, plan: Plan) -> ImageConfig:
+    """Return the configuration of the image of a lock, whose layers are those of `plan`."""
     return ImageConfig(
         env=_environment(lock),
         user=f"{UID}:0",
         workdir=WORKDIR,
         cmd=("python",),
         entrypoint=(),
-        labels=_labels(lock),
+        labels=_labels(lock, plan),
         passwd=f"torch:x:{UID}:0:torch:{HOME}:/bin/sh",
         directories=(
             # Group 0 and the group's write bit: OpenShift runs images as a random user of group 0.
@@ -104,8 +104,7 @@ def _environment(lock: Lock) -> dict[str, str]:
     }
 
 
-def _labels(lock: Lock) -> dict[str, str]:
-    plan = make_plan(lock)
+def _labels(lock: Lock, plan: Plan) -> dict[str, str]:
     labels = {
         TITLE_LABEL: f"PyTorch {lock.torch}, CUDA {cuda_version(lock.cuda)}",
         "org.opencontainers.image.description": (

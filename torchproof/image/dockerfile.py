@@ -1,4 +1,4 @@
-"""plan → the text of `images/<cell>/`: a Dockerfile and one file of pinned wheels a layer. Pure.
+"""lock → the text of `images/<cell>/`: a Dockerfile and one file of pinned wheels a layer. Pure.
 
 Cells share a layer when its instruction, its file and all below are equal, byte for byte: so a
 layer's step names nothing of its cell.
@@ -17,15 +17,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from torchproof.errors import InputError
 from torchproof.image.config import TITLE_LABEL, Directory, image_config
-from torchproof.image.layers import PREFIX, Layer, Plan
-from torchproof.model.lock import (
-    WHEELHOUSE,
-    LayerName,
-    Lock,
-    LockedBase,
-    LockedWheel,
-    canonical_json,
-)
+from torchproof.image.layers import PREFIX, Layer, make_plan
+from torchproof.model.digests import canonical_json
+from torchproof.model.lock import WHEELHOUSE, LayerName, Lock, LockedBase, LockedWheel
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 """Where Debian and Ubuntu keep the CA bundle; the build secret `ca` is mounted over it."""
@@ -42,12 +36,13 @@ _COMMENTS = {
 }
 
 
-def render(plan: Plan, lock: Lock) -> Mapping[str, str]:
+def render(lock: Lock) -> Mapping[str, str]:
     """Return file name → text of `images/<cell>/`, without the lock.
 
     Raises InputError for a value that cannot stand in a Dockerfile.
     """
-    config = image_config(lock)
+    plan = make_plan(lock)
+    config = image_config(lock, plan)
     installed = [layer for layer in plan.layers if layer.wheels]
     dockerfile = _environment().get_template("Dockerfile.j2")
     text = dockerfile.render(

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchproof.image.dockerfile import render
-from torchproof.image.layers import make_plan
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import IMAGES
 
@@ -46,7 +45,7 @@ def changes(lock: Lock, images: Path = IMAGES) -> tuple[Change, ...]:
     """
     folder = images / lock.cell
     # A Dockerfile cannot make a slim image: it is assembled, from its lock alone.
-    wanted = {} if lock.gpus else dict(render(make_plan(lock), lock))
+    wanted = {} if lock.gpus else dict(render(lock))
     names = {path.name for path in _generated(folder)} | set(wanted)
     found = (
         Change(path=folder / name, present=_read(folder / name), wanted=wanted.get(name))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
-from torchproof.model.lock import LayerName, Lock, LockedWheel, canonical_json
+from torchproof.model.digests import canonical_json, digest_of
+from torchproof.model.lock import LayerName, Lock, LockedWheel
 
 PREFIX = "/opt/venv"
 """Where the virtual environment of an image lies."""
@@ -73,4 +73,4 @@ def _key(below: str, name: LayerName, lock: Lock, wheels: tuple[LockedWheel, ...
             inputs |= {"lock": lock.digest}
         case _:
             inputs |= {"gpus": lock.gpus}
-    return "sha256:" + hashlib.sha256(canonical_json(inputs).encode()).hexdigest()
+    return digest_of(inputs)

@@ -19,6 +19,7 @@ import docker
 import docker.errors
 
 from torchproof.errors import CellError, HostError, IntegrityError
+from torchproof.model.digests import sha256_digest
 from torchproof.registry import (
     DOCKER_MANIFEST_LIST,
     OCI_INDEX,
@@ -26,7 +27,6 @@ from torchproof.registry import (
     Descriptor,
     Reference,
     Registry,
-    sha256_digest,
 )
 
 CHUNK = 1 << 20

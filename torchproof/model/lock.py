@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
+
+from torchproof.model.digests import digest_of
 
 PYPI: Final = "pypi"
 """The index alias of whatever index pip and uv are configured with."""
@@ -98,10 +98,4 @@ class Lock:
     @property
     def digest(self) -> str:
         """`sha256:…` of the lock's content, whatever its layout in the file."""
-        return "sha256:" + hashlib.sha256(canonical_json(self).encode()).hexdigest()
-
-
-def canonical_json(value: Any) -> str:
-    """Render a dataclass (or plain data) as JSON with sorted keys, for hashing."""
-    data = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
+        return digest_of(self)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from torchproof.engines.select import choose
 from torchproof.errors import HostError, InputError
-from torchproof.image.layers import make_plan
 from torchproof.index.indexes import Indexes
 from torchproof.matrix.expand import expand, load_matrix, select
 from torchproof.matrix.schema import Matrix
@@ -83,7 +82,7 @@ def _cells(choice: Choice, probes: tuple[Probe, ...]) -> tuple[Subject, ...]:
         if not path.exists():
             continue
         lock = read_lock(path)
-        built = engine.find(make_plan(lock), lock)
+        built = engine.find(lock)
         if built is not None:
             found.append(
                 Subject(

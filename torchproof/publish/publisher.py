@@ -13,6 +13,7 @@ from pathlib import Path
 
 from torchproof.errors import CellError, HostError, InputError, TorchproofError
 from torchproof.image.stored import TESTED, Image, find_image, from_registry
+from torchproof.model.digests import sha256_digest
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock
 from torchproof.model.results import State
@@ -33,7 +34,7 @@ from torchproof.publish.tags import (
     moving_tags,
     parse_immutable,
 )
-from torchproof.registry import Descriptor, Registry, sha256_digest
+from torchproof.registry import Descriptor, Registry
 from torchproof.report.models import CellModel, ReportModel
 
 Say = Callable[[str, str], None]

@@ -13,16 +13,10 @@ from isal import isal_zlib
 
 from torchproof.errors import IntegrityError
 from torchproof.image.stored import Image, LayerSource
+from torchproof.model.digests import sha256_digest
 from torchproof.publish.manifests import put_manifest
 from torchproof.publish.tags import content_tag
-from torchproof.registry import (
-    OCI_CONFIG,
-    OCI_LAYER_GZIP,
-    OCI_MANIFEST,
-    Descriptor,
-    Registry,
-    sha256_digest,
-)
+from torchproof.registry import OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor, Registry
 
 _LEVEL = 2
 _GZIP = 31

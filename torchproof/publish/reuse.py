@@ -13,7 +13,6 @@ import docker.errors
 
 from torchproof.engines.docker import REPOSITORY
 from torchproof.errors import TorchproofError
-from torchproof.image.layers import make_plan
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock import Lock
 from torchproof.model.results import Gpu, Host, ProbeResult
@@ -44,7 +43,7 @@ def bring_image(ledger: Ledger, lock: Lock) -> PublishedImage | None:
 
     None if nothing is published for the lock, or it cannot be pulled: then it is to be built.
     """
-    found = ledger.already_built(make_plan(lock), lock)
+    found = ledger.already_built(lock)
     if found is None:
         return None
     with suppress(docker.errors.DockerException):

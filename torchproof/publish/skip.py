@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torchproof.errors import TorchproofError
 from torchproof.image.config import PLAN_LABEL
-from torchproof.image.layers import Plan
+from torchproof.image.layers import make_plan
 from torchproof.image.stored import from_registry
 from torchproof.model.lock import Lock
 from torchproof.model.results import Outcome
@@ -38,13 +38,15 @@ class Ledger:
     repository: str
     trust: Trust
 
-    def already_built(self, plan: Plan, lock: Lock) -> PublishedImage | None:
-        """Return the published image of a plan; None if there is none, or nobody can tell."""
+    def already_built(self, lock: Lock) -> PublishedImage | None:
+        """Return the published image of a lock; None if there is none, or nobody can tell."""
         try:
             tag = immutable_tag(lock.cell, lock.digest)
             digest = self.registry.manifest_digest(self.repository, tag)
             image = from_registry(self.registry, self.repository, digest) if digest else None
-            if digest is None or image is None or image.labels.get(PLAN_LABEL) != plan.hash:
+            if digest is None or image is None:
+                return None
+            if image.labels.get(PLAN_LABEL) != make_plan(lock).hash:
                 return None
             if not self._proofs(digest):
                 return None

@@ -16,7 +16,6 @@ from torchproof.registry.descriptor import (
     OCI_LAYER_GZIP,
     OCI_MANIFEST,
     Descriptor,
-    sha256_digest,
 )
 from torchproof.registry.manifest import Manifest
 from torchproof.registry.reference import Reference
@@ -33,5 +32,4 @@ __all__ = [
     "Manifest",
     "Reference",
     "Registry",
-    "sha256_digest",
 ]

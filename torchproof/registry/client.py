@@ -12,6 +12,7 @@ import httpx
 
 from torchproof._http import failure_text
 from torchproof.errors import IntegrityError
+from torchproof.model.digests import sha256_digest
 from torchproof.registry.auth import Credentials
 from torchproof.registry.descriptor import (
     DOCKER_MANIFEST,
@@ -19,7 +20,6 @@ from torchproof.registry.descriptor import (
     OCI_INDEX,
     OCI_MANIFEST,
     Descriptor,
-    sha256_digest,
 )
 from torchproof.registry.manifest import Manifest
 from torchproof.registry.transport import RETRIED, Patience, Transport, describe

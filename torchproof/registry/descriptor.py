@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchproof.errors import IntegrityError
+from torchproof.model.digests import is_digest
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
@@ -17,8 +16,6 @@ OCI_LAYER_GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
 OCI_EMPTY = "application/vnd.oci.empty.v1+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_MANIFEST_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
-
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +57,3 @@ class Descriptor:
             annotations=data.get("annotations") or {},
             artifact_type=data.get("artifactType"),
         )
-
-
-def is_digest(text: object) -> bool:
-    """Tell whether a text is `sha256:` and 64 hexadecimal digits."""
-    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
-
-
-def sha256_digest(data: bytes) -> str:
-    """Return `sha256:…` of some bytes."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchproof.errors import IntegrityError
-from torchproof.registry.descriptor import Descriptor, sha256_digest
+from torchproof.model.digests import sha256_digest
+from torchproof.registry.descriptor import Descriptor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

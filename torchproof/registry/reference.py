@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from torchproof.errors import InputError
-from torchproof.registry.descriptor import is_digest
+from torchproof.model.digests import is_digest
 
 DOCKER_HUB = "docker.io"
 _REPOSITORY = re.compile(

@@ -19,7 +19,6 @@ from torchproof.engines.build_cells import BuildResult, build_cells
 from torchproof.engines.engine import Engine
 from torchproof.errors import CellError, InputError, TorchproofError
 from torchproof.image.generated_files import write_files
-from torchproof.image.layers import make_plan
 from torchproof.index.indexes import Indexes
 from torchproof.index.wheel_store import WheelStore
 from torchproof.matrix.schema import Matrix
@@ -181,14 +180,13 @@ class Pipeline:
         for run in self._open():
             if run.lock is None or run.lock.gpus:
                 continue
-            plan = make_plan(run.lock)
             try:
-                here = settings.engine.find(plan, run.lock)
+                here = settings.engine.find(run.lock)
             except TorchproofError:
                 return  # the build will say what is wrong with the engine
             self._progress.say(run.id, "asking the registry")
             image = (
-                settings.ledger.already_built(plan, run.lock)
+                settings.ledger.already_built(run.lock)
                 if here
                 else bring_image(settings.ledger, run.lock)
             )

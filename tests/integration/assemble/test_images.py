@@ -18,12 +18,12 @@ from tests.integration.needs import needs
 from tests.integration.registries import running_registry
 from tests.integration.trees import Tree, TreeDestination, docker_tree
 from torchproof.assemble.base_image import from_tar
-from torchproof.assemble.builder import Assembler
-from torchproof.assemble.cell import build_cell
+from torchproof.assemble.build_image import assemble, build_image
+from torchproof.assemble.layer_facts import FactsStore
 from torchproof.assemble.layout_destination import as_tar
+from torchproof.assemble.make_layers import BuildResources
 from torchproof.engines.select import choose
 from torchproof.image.bootstrap import ensure_base
-from torchproof.image.layers import make_plan
 from torchproof.index.indexes import Indexes, cache_dir
 from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
@@ -60,15 +60,8 @@ def store() -> WheelStore:
 def layout(tmp_path_factory: pytest.TempPathFactory, store: WheelStore) -> Path:
     folder = tmp_path_factory.mktemp("assembled")
     lock = small_lock()
-    build_cell(
-        make_plan(lock),
-        lock,
-        target=str(folder / "oci"),
-        store=store,
-        cache=cache_dir(),
-        log=folder / "base.log",
-        name=NAME,
-    )
+    resources = BuildResources(store=store, cache=cache_dir())
+    build_image(lock, str(folder / "oci"), resources, log=folder / "base.log", name=NAME)
     return folder / "oci"
 
 
@@ -99,12 +92,11 @@ def test_docker_loads_and_runs_it(layout: Path) -> None:
 @needs("registry")
 def test_docker_pulls_it_from_a_registry(registry: str, store: WheelStore, tmp_path: Path) -> None:
     lock = small_lock()
-    built = build_cell(
-        make_plan(lock),
+    resources = BuildResources(store=store, cache=cache_dir())
+    built = build_image(
         lock,
-        target=f"{registry}/team/torch:t",
-        store=store,
-        cache=cache_dir(),
+        f"{registry}/team/torch:t",
+        resources,
         log=tmp_path / "log",
         beside=("team/other",),
     )
@@ -170,15 +162,13 @@ def differences(docker: Tree, assembled: Tree) -> list[str]:
 
 def compare(lock: Lock, store: WheelStore, tmp_path: Path) -> None:
     engine = choose("docker", Indexes(pytorch=load_facts().pytorch_url))
-    plan = make_plan(lock)
-    built = engine.find(plan, lock) or engine.build(
-        plan, lock, folder=tmp_path, log=tmp_path / "docker.log"
-    )
+    built = engine.find(lock) or engine.build(lock, folder=tmp_path, log=tmp_path / "docker.log")
     cache = tmp_path / "cache"
-    assembler = Assembler(store, cache)
+    facts = FactsStore(cache / "layers")
     tar = ensure_base(lock.base, lock.platform, cache=cache_dir(), log=tmp_path / "base.log")
     destination = TreeDestination()
-    assembler.build(plan, lock, from_tar(tar, assembler.facts), destination)
+    resources = BuildResources(store=store, cache=cache)
+    assemble(lock, from_tar(tar, facts), destination, resources, facts=facts)
     assert differences(docker_tree(built.ref), destination.tree) == []
 
 
@@ -204,12 +194,12 @@ def test_a_killed_push_is_resumed(registry: str, store: WheelStore, tmp_path: Pa
 import sys, time
 from pathlib import Path
 from tests.integration.assemble.test_images import small_lock
-from torchproof.assemble.cell import build_cell
+from torchproof.assemble.build_image import build_image
+from torchproof.assemble.make_layers import BuildResources
 from torchproof.assemble.layer import wheel_reader as reading
 from torchproof.upstream.facts import load_facts
 from torchproof.index.indexes import Indexes, cache_dir
 from torchproof.index.wheel_store import WheelStore
-from torchproof.image.layers import make_plan
 read = reading.Sequential._read
 def slow(self, end):
     for piece in read(self, end):
@@ -219,8 +209,8 @@ if sys.argv[1] == "slow":
     reading.Sequential._read = slow
 lock = small_lock()
 store = WheelStore(cache_dir(), Indexes(pytorch=load_facts().pytorch_url))
-print(build_cell(make_plan(lock), lock, target="{registry}/k/torch:t", store=store,
-                 cache=Path("{tmp_path}/cache"), log=Path("{tmp_path}/log")).digest)
+resources = BuildResources(store=store, cache=Path("{tmp_path}/cache"))
+print(build_image(lock, "{registry}/k/torch:t", resources, log=Path("{tmp_path}/log")).digest)
 """
     (tmp_path / "cache").mkdir()
     for part in ("wheels", "bases"):

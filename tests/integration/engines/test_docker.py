@@ -29,7 +29,6 @@ from torchproof.engines.containers import OWNER_LABEL, sweep
 from torchproof.engines.docker import DockerEngine
 from torchproof.engines.engine import RunSpec
 from torchproof.errors import CellError, HostError, IndexUnreachableError, IntegrityError
-from torchproof.image.layers import make_plan
 from torchproof.index.indexes import Indexes, cache_dir
 from torchproof.model.lock import WHEELHOUSE, LayerName, Lock
 
@@ -60,7 +59,7 @@ def test_a_second_build_is_found_and_takes_no_time(
 ) -> None:
     lock = bench.lock()
     built = bench.build(docker_engine, lock)
-    found = docker_engine.find(make_plan(lock), lock)
+    found = docker_engine.find(lock)
     assert found is not None
     assert found.reused
     assert (found.digest, found.layers) == (built.digest, built.layers)
@@ -77,7 +76,7 @@ def test_an_image_under_a_cells_name_that_is_another_is_not_taken(
     client.images.get(f"localhost/torchproof/cell:{other.cell}").tag(
         "localhost/torchproof/cell", lock.cell
     )
-    assert docker_engine.find(make_plan(lock), lock) is None
+    assert docker_engine.find(lock) is None
 
 
 def test_an_nccl_override_shares_all_layers_below_nccl(

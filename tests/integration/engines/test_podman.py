@@ -6,7 +6,6 @@ from tests.integration.fixtures_engine import Bench
 from tests.integration.needs import needs
 from torchproof.engines.docker import DockerEngine
 from torchproof.engines.engine import RunSpec
-from torchproof.image.layers import make_plan
 
 pytestmark = [needs("podman"), needs("bootstrap"), needs("network")]
 
@@ -24,7 +23,7 @@ def test_podman_builds_finds_and_runs_a_cell(podman_engine: DockerEngine, bench:
         "nccl",
         "config",
     ]
-    found = podman_engine.find(make_plan(lock), lock)
+    found = podman_engine.find(lock)
     assert found is not None
     assert (found.digest, found.layers) == (built.digest, built.layers)
     script = "import os, torch; os.makedirs(os.environ['TRITON_CACHE_DIR']); print(os.getuid())"

@@ -16,7 +16,6 @@ from tests.integration.needs import needs
 from torchproof.engines.build_cells import build_cells
 from torchproof.engines.engine import RunSpec
 from torchproof.errors import HostError, IndexUnreachableError, IntegrityError
-from torchproof.image.layers import make_plan
 from torchproof.model.results import SubjectKind
 
 pytestmark = needs("network")
@@ -36,7 +35,7 @@ def test_an_environment_has_the_wheels_of_its_lock(bench: Bench) -> None:
 def test_a_second_build_is_found(bench: Bench) -> None:
     engine, lock = bench.venv(), bench.lock()
     built = bench.build(engine, lock)
-    found = engine.find(make_plan(lock), lock)
+    found = engine.find(lock)
     assert found is not None
     assert found.reused
     assert (found.digest, found.layers) == (built.digest, built.layers)
@@ -56,7 +55,7 @@ def test_an_environment_that_is_not_whole_is_made_anew(bench: Bench, harm: str) 
             library.write_text(text + "more")
         case _:
             (Path(built.ref) / "torchproof.json").unlink()
-    assert engine.find(make_plan(lock), lock) is None
+    assert engine.find(lock) is None
     again = bench.build(engine, lock)
     assert (again.digest, again.reused) == (built.digest, False)
 

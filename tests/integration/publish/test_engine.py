@@ -22,6 +22,7 @@ from torchproof.cli import main
 from torchproof.engines.docker import REPOSITORY as REPOSITORY_HERE
 from torchproof.engines.engine import RunSpec
 from torchproof.image.config import image_config
+from torchproof.image.layers import make_plan
 from torchproof.matrix.expand import load_matrix
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, write_lock
@@ -54,7 +55,7 @@ def built() -> Iterator[tuple[docker.DockerClient, Image, Lock]]:
 
 
 def build(client: docker.DockerClient, lock: Lock) -> Image:
-    labels = image_config(lock).labels
+    labels = image_config(lock, make_plan(lock)).labels
     steps = ["FROM scratch"]
     steps += [f"LABEL {name}={json.dumps(text)}" for name, text in labels.items()]
     context = io.BytesIO()

@@ -13,7 +13,6 @@ from tests.integration.publish.test_publish import tags
 from tests.integration.registries import RunningRegistry, running_registry
 from tests.madeimages import H100_HOST, SUITE, Workshop, made_lock, probe
 from torchproof.cli import main
-from torchproof.image.layers import make_plan
 from torchproof.publish.attestation.verification import Trust
 from torchproof.publish.skip import Ledger
 from torchproof.registry import Registry
@@ -114,10 +113,10 @@ def test_a_published_plan_need_not_be_built(registry: RunningRegistry, tmp_path:
     shop, lock = Workshop(tmp_path / "shop", registry.host), made_lock()
     digest = publish(shop, "2.9.1")
     with Registry(registry.host) as client:
-        found = ledger(client).already_built(make_plan(lock), lock)
+        found = ledger(client).already_built(lock)
         assert found is not None and found.digest == digest
         other = made_lock(salt="other")
-        assert ledger(client).already_built(make_plan(other), other) is None
+        assert ledger(client).already_built(other) is None
 
 
 def test_a_pass_counts_for_the_same_suite_driver_and_gpus_alone(
@@ -130,7 +129,7 @@ def test_a_pass_counts_for_the_same_suite_driver_and_gpus_alone(
     models = [gpu["model"] for gpu in H100_HOST["gpus"]]
     with Registry(registry.host) as client:
         book = ledger(client)
-        image = book.already_built(make_plan(lock), lock)
+        image = book.already_built(lock)
         assert image is not None
         found = book.already_proven(image, SUITE, "550.90.07", models)
         assert [one.name for one in found] == ["ddp_step"]
@@ -143,4 +142,4 @@ def test_a_pass_counts_for_the_same_suite_driver_and_gpus_alone(
 def test_a_failed_look_up_means_that_everything_is_run() -> None:
     lock = made_lock()
     with Registry("127.0.0.1:9", patience=Patience(attempts=1)) as client:
-        assert ledger(client).already_built(make_plan(lock), lock) is None
+        assert ledger(client).already_built(lock) is None

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.wheels import make_wheel, sha256
+from torchproof.assemble import build_image
 from torchproof.assemble.base_image import from_tar
-from torchproof.assemble.builder import Assembler
 from torchproof.assemble.destination import Destination
-from torchproof.image.layers import make_plan
+from torchproof.assemble.layer_facts import FactsStore
+from torchproof.assemble.make_layers import BuildResources
 from torchproof.index.indexes import Indexes
 from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
@@ -109,6 +110,7 @@ def assemble(
 ) -> Built:
     """Build into a destination."""
     store = WheelStore(cache, Indexes(pytorch="http://127.0.0.1:9"))
-    assembler = Assembler(store, cache, **options)
-    image = from_tar(base, assembler.facts)
-    return assembler.build(make_plan(lock), lock, image, destination, folder=folder)
+    resources = BuildResources(store=store, cache=cache, **options)
+    facts = FactsStore(cache / "layers")
+    image = from_tar(base, facts)
+    return build_image.assemble(lock, image, destination, resources, facts=facts, folder=folder)

@@ -14,19 +14,14 @@ import pytest
 from tests.unit.assemble.assembling import tiny_base, tiny_lock
 from tests.unit.assemble.test_builder import read_layout
 from tests.unit.fakeregistry import FakeRegistry
-from torchproof.assemble.cell import build_cell
+from torchproof.assemble.build_image import build_image
+from torchproof.assemble.make_layers import BuildResources
 from torchproof.errors import CellError, IntegrityError
-from torchproof.image.layers import make_plan
 from torchproof.index.indexes import Indexes
 from torchproof.index.wheel_store import WheelStore
+from torchproof.model.digests import sha256_digest
 from torchproof.model.lock import Lock, LockedBase
-from torchproof.registry import (
-    DOCKER_MANIFEST,
-    DOCKER_MANIFEST_LIST,
-    OCI_CONFIG,
-    Registry,
-    sha256_digest,
-)
+from torchproof.registry import DOCKER_MANIFEST, DOCKER_MANIFEST_LIST, OCI_CONFIG, Registry
 
 DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
@@ -87,14 +82,9 @@ def push_base(fake: FakeRegistry, *tars: bytes, index: bool = False) -> str:
 
 def build(tmp_path: Path, lock: Lock, target: str) -> Any:
     cache = tmp_path / "cache"
-    return build_cell(
-        make_plan(lock),
-        lock,
-        target=target,
-        store=WheelStore(cache, Indexes(pytorch="http://127.0.0.1:9")),
-        cache=cache,
-        log=tmp_path / "log",
-    )
+    store = WheelStore(cache, Indexes(pytorch="http://127.0.0.1:9"))
+    resources = BuildResources(store=store, cache=cache)
+    return build_image(lock, target, resources, log=tmp_path / "log")
 
 
 def with_base(tmp_path: Path, reference: str) -> Lock:

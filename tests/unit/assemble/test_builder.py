@@ -22,9 +22,9 @@ import pytest
 
 from tests.unit.assemble.assembling import assemble, slim, tiny_base, tiny_lock
 from tests.unit.fakeregistry import FakeRegistry, Fault
-from torchproof.assemble.key_locks import Busy
+from torchproof.assemble.key_locks import KeyLocks
 from torchproof.assemble.layout_destination import LayoutDestination, as_tar
-from torchproof.assemble.recipes import LARGE, recipes
+from torchproof.assemble.recipes import LARGE, wheel_recipes
 from torchproof.assemble.registry_destination import RemoteDestination
 from torchproof.errors import CellError, HostError, InputError, IntegrityError, RegistryError
 from torchproof.image.layers import make_plan
@@ -310,13 +310,13 @@ def test_a_build_that_is_told_to_stop_ends_within_its_layer(place: Place) -> Non
 def test_cells_side_by_side_make_a_common_layer_once(place: Place, fake: FakeRegistry) -> None:
     (place.folder / "other").mkdir()
     other = tiny_lock(place.folder / "other", place.cache, nccl=b"2")
-    busy = Busy()
+    locks = KeyLocks()
 
     def one(lock: Lock, tag: str) -> str:
         with Registry(fake.host, patience=QUICK) as registry:
             reference = Reference(registry=fake.host, repository="a", tag=tag)
             destination = RemoteDestination(registry, reference)
-            return assemble(lock, place.base, place.cache, destination, busy=busy).digest
+            return assemble(lock, place.base, place.cache, destination, locks=locks).digest
 
     with ThreadPoolExecutor() as pool:
         first, second = pool.map(one, (place.lock, other), ("x", "y"))
@@ -378,10 +378,10 @@ def test_large_wheels_are_blobs_of_their_own_while_there_is_room(place: Place) -
         replace(one, size=LARGE + position) for position, one in enumerate(place.lock.wheels)
     )
     lock = replace(place.lock, wheels=wheels)
-    assert len(recipes(make_plan(lock), lock)) == 4
-    assert len(recipes(make_plan(lock), lock, room=3)) == 3
+    assert len(wheel_recipes(lock, make_plan(lock))) == 4
+    assert len(wheel_recipes(lock, make_plan(lock), room=3)) == 3
     with pytest.raises(CellError, match="too many layers"):
-        recipes(make_plan(lock), lock, room=2)
+        wheel_recipes(lock, make_plan(lock), room=2)
 
 
 def test_a_seed_that_the_lock_replaces_is_left_out(place: Place) -> None:

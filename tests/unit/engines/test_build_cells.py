@@ -14,7 +14,7 @@ from torchproof._process import RunResult
 from torchproof.engines.build_cells import build_cells, bytes_needed, shared
 from torchproof.engines.engine import RunSpec
 from torchproof.errors import CellError, HostError
-from torchproof.image.layers import Plan, make_plan
+from torchproof.image.layers import make_plan
 from torchproof.model.lock import LayerName, Lock
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
 
@@ -51,10 +51,10 @@ class Engine:
     def host(self) -> Host:
         return Host(engine=self.name)
 
-    def find(self, plan: Plan, lock: Lock) -> Built | None:
+    def find(self, lock: Lock) -> Built | None:
         return built(lock, reused=True) if lock.cell in self.there else None
 
-    def build(self, plan: Plan, lock: Lock, *, folder: Path, log: Path) -> Built:
+    def build(self, lock: Lock, *, folder: Path, log: Path) -> Built:
         with self._lock:
             self.at_once += 1
             self.most = max(self.most, self.at_once)

@@ -19,7 +19,7 @@ def test_every_driver_of_the_same_major_is_let_in(cuda: str, wanted: str) -> Non
 
 
 def test_labels_name_the_versions_the_lock_and_the_plan() -> None:
-    labels = image_config(LOCK).labels
+    labels = image_config(LOCK, make_plan(LOCK)).labels
     plan = make_plan(LOCK)
     assert labels[PLAN_LABEL] == plan.hash
     assert labels["torchproof.lock"] == LOCK.digest
@@ -37,18 +37,18 @@ def test_labels_name_the_versions_the_lock_and_the_plan() -> None:
 
 
 def test_equal_locks_give_equal_configurations() -> None:
-    assert image_config(LOCK) == image_config(replace(LOCK))
+    assert image_config(LOCK, make_plan(LOCK)) == image_config(replace(LOCK), make_plan(LOCK))
 
 
 def test_the_user_is_a_number_and_not_root() -> None:
-    user, _, group = image_config(LOCK).user.partition(":")
+    user, _, group = image_config(LOCK, make_plan(LOCK)).user.partition(":")
     assert user.isdigit()
     assert user != "0"
     assert group == "0"
 
 
 def test_every_cache_is_below_a_folder_that_the_image_opens() -> None:
-    config = image_config(LOCK)
+    config = image_config(LOCK, make_plan(LOCK))
     opened = [directory.path for directory in config.directories if directory.mode & 0o020]
     for name, value in config.env.items():
         if "CACHE" in name or name in ("HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR"):
@@ -56,7 +56,7 @@ def test_every_cache_is_below_a_folder_that_the_image_opens() -> None:
 
 
 def test_no_site_packages_of_a_user_and_no_library_path() -> None:
-    env = image_config(LOCK).env
+    env = image_config(LOCK, make_plan(LOCK)).env
     assert env["PYTHONNOUSERSITE"] == "1"
     assert "LD_LIBRARY_PATH" not in env
     assert env["PATH"].startswith("/opt/venv/bin:")

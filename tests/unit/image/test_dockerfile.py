@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tests.unit.golden_files import GOLDEN, assert_golden
 from torchproof.errors import InputError
 from torchproof.image.dockerfile import base_ref, quote, render, requirements
-from torchproof.image.layers import make_plan
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel
 
 IMAGES = Path(__file__).parents[3] / "images"
@@ -73,7 +72,7 @@ VARIANTS = {
 
 
 def dockerfile(lock: Lock) -> str:
-    return render(make_plan(lock), lock)["Dockerfile"]
+    return render(lock)["Dockerfile"]
 
 
 def steps(lock: Lock) -> list[str]:
@@ -86,7 +85,7 @@ def steps(lock: Lock) -> list[str]:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_files_are_the_golden_ones(name: str) -> None:
     lock = VARIANTS[name]
-    for file, text in render(make_plan(lock), lock).items():
+    for file, text in render(lock).items():
         assert_golden(f"dockerfiles/{name}/{file}", text)
 
 
@@ -104,7 +103,7 @@ def test_an_override_of_nccl_changes_no_step_below_it() -> None:
         LOCK, cell=f"{LOCK.cell}-nccl2.30.7", nccl="2.30.7", wheels=(*LOCK.wheels[:4], override)
     )
     assert steps(LOCK) == steps(other)
-    texts = [render(make_plan(lock), lock) for lock in (LOCK, other)]
+    texts = [render(lock) for lock in (LOCK, other)]
     assert texts[0]["torch.txt"] == texts[1]["torch.txt"]
     assert texts[0]["nccl.txt"] != texts[1]["nccl.txt"]
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit.fakeregistry import FakeRegistry, Fault
 from torchproof.errors import InputError, IntegrityError, RegistryError
-from torchproof.registry import OCI_EMPTY, OCI_MANIFEST, Reference, Registry, sha256_digest
+from torchproof.model.digests import sha256_digest
+from torchproof.registry import OCI_EMPTY, OCI_MANIFEST, Reference, Registry
 from torchproof.registry.auth import Credentials
 from torchproof.registry.transport import Patience
 

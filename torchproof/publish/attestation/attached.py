@@ -16,18 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchproof.errors import IntegrityError, RegistryError
+from torchproof.model.digests import sha256_digest
 from torchproof.publish.attestation.signing import DSSE_TYPE
 from torchproof.publish.attestation.statement import PAYLOAD_TYPE, PREDICATE_TYPE
 from torchproof.publish.manifests import put_manifest
-from torchproof.registry import (
-    OCI_EMPTY,
-    OCI_INDEX,
-    OCI_MANIFEST,
-    Descriptor,
-    Manifest,
-    Registry,
-    sha256_digest,
-)
+from torchproof.registry import OCI_EMPTY, OCI_INDEX, OCI_MANIFEST, Descriptor, Manifest, Registry
 
 BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 EVIDENCE_TYPES = (DSSE_TYPE, BUNDLE_TYPE, PAYLOAD_TYPE)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from torchproof.errors import EvidenceError
-from torchproof.model.lock import canonical_json
+from torchproof.model.digests import canonical_json
 from torchproof.model.results import Outcome, State
 from torchproof.report.models import CellModel, ReportModel
 

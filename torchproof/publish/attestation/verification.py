@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from torchproof.errors import EvidenceError, InputError, TorchproofError
 from torchproof.image.stored import Image, from_registry, pick_platform
+from torchproof.model.digests import sha256_digest
 from torchproof.model.results import State
 from torchproof.publish.attestation.attached import (
     BUNDLE_TYPE,
@@ -32,7 +33,7 @@ from torchproof.publish.attestation.signing import (
 )
 from torchproof.publish.attestation.statement import StatementModel, names_subject, read_statement
 from torchproof.publish.tags import is_ours, parse_content
-from torchproof.registry import DOCKER_MANIFEST_LIST, OCI_INDEX, Reference, Registry, sha256_digest
+from torchproof.registry import DOCKER_MANIFEST_LIST, OCI_INDEX, Reference, Registry
 
 
 class Part(StrEnum):
