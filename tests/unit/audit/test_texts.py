@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.audit.textaudit import facts_of, findings
@@ -66,6 +66,7 @@ def test_any_text_is_audited_without_a_crash(name: str, text: str) -> None:
 
 
 @given(st.text(max_size=200))
+@example("FROM a\n\\")
 def test_parsers_take_any_text(text: str) -> None:
     parse_shell(text)
     parse_dockerfile(text)

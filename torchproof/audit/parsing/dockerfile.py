@@ -206,6 +206,8 @@ def _instructions(text: str, problems: list[tuple[int, str]]) -> Iterator[Instru
             at += 1
             continue
         raw, at = _logical_line(lines, at, escape)
+        if not raw.strip():  # a continuation of nothing
+            continue
         heredocs: list[HereDocument] = []
         word = raw.split(maxsplit=1)[0].upper()
         if word in ("RUN", "COPY", "ADD", "ONBUILD"):
