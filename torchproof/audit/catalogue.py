@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import Final
 
-from torchproof._yaml import load_yaml
 from torchproof.audit.rule import Rule
 from torchproof.audit.rules.image import (
     architectures,
@@ -26,6 +24,7 @@ from torchproof.audit.rules.recipes import launch as recipe
 from torchproof.audit.rules.recipes import launch_start as recipe_start
 from torchproof.audit.rules.recipes import order as dockerorder
 from torchproof.audit.rules.recipes import variables as dockervars
+from torchproof.upstream.data_files import read_data
 
 RULES: Final[tuple[Rule, ...]] = (
     *link.RULES,
@@ -71,9 +70,8 @@ def markdown() -> str:
 
 def _limits() -> list[str]:
     """Return what files cannot say, from facts/audit_limits.yaml."""
-    file = resources.files("torchproof.upstream") / "data" / "audit_limits.yaml"
     lines = [
         f"- **{item['what']}**: {item['why']}. Instead: {item['instead']}."
-        for item in load_yaml(file.read_text(encoding="utf-8"))
+        for item in read_data("audit_limits")
     ]
     return ["## What files cannot say", "", *lines, ""]

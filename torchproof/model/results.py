@@ -42,6 +42,18 @@ class State(StrEnum):
     """Before a run only: the cell can be tried."""
 
 
+MEANINGS: Mapping[State, str] = {
+    State.VERIFIED: "every required audit rule and probe passed, on this digest",
+    State.FAILED: "the image is at fault",
+    State.UNPROVEN: "nothing failed, but a required probe could not run here",
+    State.BLOCKED: "could not be tried here: an index, a registry or the host is at fault",
+    State.UNAVAILABLE: "upstream publishes no such wheel",
+    State.EXCLUDED: "left out by matrix.yaml",
+    State.PLANNED: "can be tried; no run has reported on it yet",
+}
+"""What each verdict means, in the order in which people look for them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One GPU of a host. `arch` is its compute capability as `sm_90`; memory in bytes."""

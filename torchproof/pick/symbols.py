@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +22,6 @@ import httpx
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from torchproof._yaml import load_yaml
 from torchproof.errors import CellError, HostError, InputError
 from torchproof.index.indexes import Indexes
 from torchproof.index.partial_wheel import UNKNOWN, PartialWheel, RangeFile
@@ -31,6 +29,7 @@ from torchproof.index.simple_api import TIMEOUT, fetch_page
 from torchproof.index.uv import Resolved, Target, WheelFile, compile_requirements, configured_index
 from torchproof.model.lock import PYPI
 from torchproof.model.platforms import AMD64, machine_of
+from torchproof.upstream.data_files import read_data
 from torchproof.upstream.facts import load_facts
 
 TORCH_MEMBER: Final = "torch/lib/libtorch_cuda.so"
@@ -194,8 +193,7 @@ def _pip_default() -> str:
 
 def _compiled(torch: str, cuda: str) -> str | None:
     """Return the cuDNN that a build was compiled against; None if it is not known."""
-    file = resources.files("torchproof.upstream") / "data" / "compiled.yaml"
-    known: dict[str, Any] = load_yaml(file.read_text(encoding="utf-8"))["cudnn"]
+    known: dict[str, Any] = read_data("compiled")["cudnn"]
     found = known.get(f"{torch}+{cuda}")
     return str(found) if found else None
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
-from torchproof._yaml import load_yaml
+from torchproof.upstream.data_files import read_data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +32,7 @@ class Entry:
 @cache
 def table() -> tuple[Entry, ...]:
     """Read the table, in its order: the first row that matches wins."""
-    text = resources.files("torchproof.upstream").joinpath("data/diagnosis.yaml").read_text()
-    return tuple(_entry(row) for row in load_yaml(text)["diagnoses"])
+    return tuple(_entry(row) for row in read_data("diagnosis")["diagnoses"])
 
 
 def diagnose(text: str) -> Diagnosis | None:

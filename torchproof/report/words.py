@@ -6,19 +6,16 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from torchproof.model.results import Level, Outcome, State
+from torchproof.model.results import MEANINGS, Level, Outcome, State
 from torchproof.report.models import HostModel
 from torchproof.upstream.driver_rules import Fit
 
 VERDICTS: Mapping[State, str] = {
-    State.VERIFIED: "Every required audit and probe passed, on this digest.",
-    State.FAILED: "The image is at fault.",
-    State.UNPROVEN: "Nothing failed, but a required probe could not run here.",
-    State.BLOCKED: "Could not be tried here: an index, a registry or the host is at fault.",
-    State.UNAVAILABLE: "Upstream publishes no such wheel.",
-    State.EXCLUDED: "Left out by matrix.yaml.",
+    state: f"{meaning[0].upper()}{meaning[1:]}."
+    for state, meaning in MEANINGS.items()
+    if state is not State.PLANNED
 }
-"""The verdicts of a report in the order in which people look for them, and what each means."""
+"""The verdicts of a report, and what each means."""
 
 OUTCOMES: Mapping[Outcome, str] = {
     Outcome.PASS: "pass",

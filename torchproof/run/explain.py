@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchproof.model.results import Level, Outcome, State
+from torchproof.model.results import MEANINGS, Level, Outcome, State
 from torchproof.report.models import CellModel, FindingModel, ProbeModel
 from torchproof.run.plan_table import Row
-
-MEANING = {
-    State.VERIFIED: "every required audit rule and probe passed, on this digest",
-    State.FAILED: "the image is at fault",
-    State.UNPROVEN: "nothing failed, but something required was not proven",
-    State.BLOCKED: "it could not be tried here",
-    State.UNAVAILABLE: "upstream publishes no such wheel",
-    State.EXCLUDED: "matrix.yaml leaves it out",
-    State.PLANNED: "it can be tried; no run has reported on it yet",
-}
 
 
 def explain_row(row: Row) -> list[str]:
     """Explain a cell that no run has reported on."""
     return [
-        f"{row.id}: {row.state}: {MEANING[row.state]}",
+        f"{row.id}: {row.state}: {MEANINGS[row.state]}",
         *_lines("why", row.reason),
         *_lines("source", row.source),
         *_lines("nearest", ", ".join(row.nearest)),
@@ -33,7 +23,7 @@ def explain_row(row: Row) -> list[str]:
 def explain_cell(cell: CellModel) -> list[str]:
     """Explain a cell of a report."""
     lines = [
-        f"{cell.id}: {cell.verdict}: {MEANING[cell.verdict]}",
+        f"{cell.id}: {cell.verdict}: {MEANINGS[cell.verdict]}",
         *_lines("why", cell.reason),
         *_lines("source", cell.source),
         *_lines("nearest", ", ".join(cell.nearest)),

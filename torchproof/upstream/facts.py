@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from packaging.version import Version
 
-from torchproof._yaml import load_yaml
 from torchproof.model.platforms import ARM64
 from torchproof.model.versions import cuda_version, minor_of
+from torchproof.upstream.data_files import read_data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +152,6 @@ class Facts:
         return self.releases[sibling] if sibling else None
 
 
-def _read(name: str) -> dict[str, Any]:
-    file = resources.files("torchproof.upstream") / "data" / name
-    if not file.is_file():
-        return {}
-    return load_yaml(file.read_text(encoding="utf-8")) or {}
-
-
 def _release(version: str, data: dict[str, Any]) -> Release:
     builds = {
         cuda: Build(
@@ -189,8 +181,8 @@ def _release(version: str, data: dict[str, Any]) -> Release:
 @cache
 def load_facts() -> Facts:
     """Read the facts that are part of the package."""
-    upstream, drivers = _read("upstream.yaml"), _read("drivers.yaml")
-    indexes, bases, gpus = _read("indexes.yaml"), _read("bases.yaml"), _read("gpus.yaml")
+    upstream, drivers = read_data("upstream"), read_data("drivers")
+    indexes, bases, gpus = read_data("indexes"), read_data("bases"), read_data("gpus")
     sources: dict[str, str] = {}
     for document in (upstream, drivers, indexes, bases):
         sources |= document.pop("sources", {})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.report.report_samples import every_verdict
-from torchproof.model.results import Level, Outcome, State
+from torchproof.model.results import MEANINGS, Level, Outcome, State
 from torchproof.report.models import CellModel
-from torchproof.run.explain import MEANING, explain_cell
+from torchproof.run.explain import explain_cell
 
 CELLS = every_verdict().cells
 
@@ -23,7 +25,7 @@ def text(cell: CellModel) -> str:
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.id)
 def test_every_cell_says_its_verdict_and_its_reason(cell: CellModel) -> None:
     said = text(cell)
-    assert f"{cell.id}: {cell.verdict}: {MEANING[cell.verdict]}" in said
+    assert f"{cell.id}: {cell.verdict}: {MEANINGS[cell.verdict]}" in said
     assert all(line in said for line in cell.reason.splitlines())
 
 
@@ -58,3 +60,9 @@ def test_a_message_of_several_lines_stays_indented() -> None:
     cell = of(State.FAILED)
     several = cell.model_copy(update={"reason": "first\n\nsecond"})
     assert all(line.startswith("  ") for line in explain_cell(several)[1:])
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.PLANNED])
+def test_the_readme_says_the_same_of_a_verdict(state: State) -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    assert f"| {state} | {MEANINGS[state]}" in readme

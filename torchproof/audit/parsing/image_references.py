@@ -6,12 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from packaging.version import Version
 
-from torchproof._yaml import load_yaml
+from torchproof.upstream.data_files import read_data
 
 FLOATING_TAGS = re.compile(
     r"(.*[-_.])?(latest|auto|nightly|dev|devel|edge|stable|main|master|rolling|unstable|canary|lts)"
@@ -73,8 +72,7 @@ def parse_reference(text: str) -> Reference | None:
 @cache
 def base_images() -> Mapping[str, Any]:
     """Return the content of facts/base_images.yaml."""
-    file = resources.files("torchproof.upstream") / "data" / "base_images.yaml"
-    data: dict[str, Any] = load_yaml(file.read_text(encoding="utf-8"))
+    data: dict[str, Any] = read_data("base_images")
     return data
 
 

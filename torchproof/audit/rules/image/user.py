@@ -5,16 +5,15 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 from functools import cache
-from importlib import resources
 from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
-from torchproof._yaml import load_yaml
 from torchproof.audit.facts import FileKind, ImageFacts
 from torchproof.audit.model.programs import RANDOM, User, closed_to, image_user
 from torchproof.audit.rule import Rule, rules_of
 from torchproof.model.results import Finding
+from torchproof.upstream.data_files import read_data
 
 CACHES: Final = (
     *("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME"),
@@ -27,9 +26,7 @@ ENOUGH: Final = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 @cache
 def user_name_needed_before() -> Version:
     """Return the first torch that does without a user name."""
-    file = resources.files("torchproof.upstream") / "data" / "torch.yaml"
-    data = load_yaml(file.read_text(encoding="utf-8"))
-    return Version(data["user_name_needed_before"]["version"])
+    return Version(read_data("torch")["user_name_needed_before"]["version"])
 
 
 def writable(facts: ImageFacts, path: str, user: User) -> bool:
