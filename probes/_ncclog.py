@@ -1,4 +1,4 @@
-"""NCCL's own log: which transport it really used. Read by its words, not by column."""
+"""NCCL's own log: which transport it actually used. Read by keyword, not by column."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ranks of a distributed probe: forked after `import torch`, with a hard end and kept stacks.
+"""Ranks of a distributed probe: forked after `import torch`, with a hard deadline and stacks kept.
 
-The parent never touches CUDA, so that every rank may. Ranks meet through a file, not a port.
+The parent never touches CUDA, so every rank may. Ranks meet through a file, not a port.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _rank_main(work, rank, world, backend, folder, writer):
     log = os.open(str(folder / f"rank{rank}.log"), os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    # PR_SET_PDEATHSIG: a rank never outlives the probe, however that ends.
+    # PR_SET_PDEATHSIG: a rank never outlives the probe, however the probe ends.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     answer = {}
@@ -73,7 +73,7 @@ def _rank_main(work, rank, world, backend, folder, writer):
         if backend == "nccl":
             import torch.distributed as dist
 
-            # gloo's may wait for ever for a rank that is gone already; leaving does no harm there.
+            # gloo's may wait forever for a rank that has already exited; skipping it does no harm.
             if dist.is_initialized():
                 dist.destroy_process_group()
     except support.End as end:
@@ -97,7 +97,7 @@ def _join(backend, rank, world, folder):
 
     torch.set_num_threads(1)
     if backend == "nccl":
-        # The device first, and no device_id below: that argument hangs at random in torch 2.7.0.
+        # The device first, and no device_id below: that argument makes torch 2.7.0 hang at random.
         torch.cuda.set_device(rank // support.RANKS_PER_GPU)
     else:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -157,7 +157,7 @@ def _judge(ranks, folder):
     told = [(a["at"], r) for r, a in answers.items() if "end" in a or "error" in a]
     died = [r for r, entry in ranks.items() if entry["status"] not in (0, "hung")]
     hung = [r for r, entry in ranks.items() if entry["status"] == "hung"]
-    # A rank that was killed comes first: what the others then report is its consequence.
+    # A rank that was killed comes first: what the others then report is a consequence.
     if died:
         rank = died[0]
         support.fail("rank_died", f"rank {rank} {_death(ranks[rank]['status'])}", rank=rank)
@@ -193,8 +193,8 @@ def _top_frame(log):
 
 
 def gpus():
-    """Ask in a forked child what GPUs CUDA gives: a list of {name, arch, memory, uuid,
-    code}; `code` is what torch has device code for.
+    """Ask in a forked child which GPUs CUDA sees: a list of {name, arch, memory, uuid,
+    code}; `code` is the architectures that torch has device code for.
 
     An empty list where there is none; fails with the runtime's own words where CUDA is broken.
     """

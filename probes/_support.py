@@ -1,8 +1,8 @@
 """What the probe scripts share: the protocol with the runner. Standard library only, Python 3.9+.
 
 A script ends by exit code 0 (pass), 1 (fail) or 77 (skip) and prints one JSON object on standard
-output, {"code": ..., "message": ..., "fix": ..., "metrics": {...}}; all else goes to standard
-error.
+output, {"code": ..., "message": ..., "fix": ..., "metrics": {...}}; everything else goes to
+standard error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ METRICS: dict = {}
 
 
 class End(Exception):
-    """The probe has its answer."""
+    """Ends the probe with its answer."""
 
     def __init__(self, status, code, message, fix="", **metrics):
         super().__init__(message)
@@ -104,7 +104,7 @@ def mapped_libraries(pattern):
 
 
 def short(path):
-    """A path as reports show it: relative to the environment where it lies inside."""
+    """A path as reports show it: relative to the environment if it is inside."""
     prefix = os.path.realpath(sys.prefix) + os.sep
     for spelling in (path, os.path.realpath(path)):
         if spelling.startswith((prefix, sys.prefix + os.sep)):
@@ -113,7 +113,7 @@ def short(path):
 
 
 def nccl_version():
-    """Version of the NCCL library really in use ("2.27.5"), or None.
+    """Version of the NCCL library actually in use ("2.27.5"), or None.
 
     torch.cuda.nccl.version() is the version torch was compiled with, not the one loaded. A
     preloaded library comes first in the process's own scope, as it does for torch.
@@ -133,7 +133,7 @@ def nccl_version():
 
 
 def cudnn_version(path=None):
-    """Version of the cuDNN library really mapped ("9.10.2"), or None."""
+    """Version of the cuDNN library actually mapped ("9.10.2"), or None."""
     path = path or next(iter(mapped_libraries(r"^libcudnn\.so")), None)
     if path is None:
         return None

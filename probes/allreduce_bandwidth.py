@@ -1,12 +1,12 @@
-"""All-reduce over a sweep of sizes: right, and how fast.
+"""All-reduce over a sweep of sizes: is it right, and how fast is it.
 
 algbw = bytes / seconds; busbw = algbw * 2 (n - 1) / n for n ranks, which is comparable between
-counts of ranks (NVIDIA nccl-tests, doc/PERFORMANCE.md). GB is 10^9 bytes. One time is that of the
-slowest rank; a figure is the median of several.
+counts of ranks (NVIDIA nccl-tests, doc/PERFORMANCE.md). GB is 10^9 bytes. A time is that of the
+slowest rank; a figure is the median of several times.
 """
 
 # /// probe
-# summary = "All-reduce is right at every size; its bus bandwidth and the transport really used"
+# summary = "All-reduce is right at every size; its bus bandwidth and the transport actually used"
 # gpus = 2
 # min_gpus = 1
 # all_gpus = true
@@ -152,7 +152,7 @@ def judge(sizes, measured, world):
             }
         )
     if not rows:
-        support.fail("nothing_measured", "not even the smallest size fitted the GPU's memory")
+        support.fail("nothing_measured", "not even the smallest size fits the GPU's memory")
     return rows
 
 

@@ -1,4 +1,4 @@
-"""torch.compile on CPU really compiles: with the image's compiler and headers."""
+"""torch.compile on CPU compiles: with the image's compiler and headers."""
 
 # /// probe
 # summary = "torch.compile compiles on CPU with the image's compiler; the result is right"
@@ -24,7 +24,9 @@ def check():
     if compiler is None:
         support.fail(
             "no_compiler",
-            f"CXX={named} is not there" if named else "no C++ compiler in the image (g++, clang++)",
+            f"CXX={named} does not exist"
+            if named
+            else "no C++ compiler in the image (g++, clang++)",
             "options: {compile: true} in matrix.yaml, or install g++",
         )
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
@@ -36,7 +38,7 @@ def check():
         )
     support.METRICS["compiler"] = compiler
     with tempfile.TemporaryDirectory() as folder:
-        # An empty cache of its own: what an earlier run compiled proves nothing.
+        # A new, empty cache: what an earlier run compiled proves nothing.
         os.environ.update(TORCHINDUCTOR_CACHE_DIR=folder, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
         kernels = compile_and_compare()

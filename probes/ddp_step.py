@@ -30,8 +30,8 @@ def check():
         twice = len(seen) - len(set(seen))
         support.fail(
             "shares_wrong",
-            f"the ranks' shares are not disjoint and complete: {twice} samples twice, "
-            f"{SAMPLES - len(set(seen))} never",
+            f"the ranks' shares are not disjoint and complete: {twice} samples are listed twice, "
+            f"{SAMPLES - len(set(seen))} are missing",
         )
     return f"{STEPS} steps on {world} {backend} ranks equal one process on the joined batch"
 
@@ -50,7 +50,7 @@ def step(rank, world):
     inputs = torch.randn(SAMPLES, FEATURES, generator=data)
     targets = torch.randn(SAMPLES, 4, generator=data)
 
-    # Another seed a rank: equal weights come from DDP's own broadcast, or not at all.
+    # A different seed for each rank: only DDP's own broadcast can make the weights equal.
     reference = build(torch, seed=0)
     model = build(torch, seed=rank).to(device)
     ddp = DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None)
@@ -119,7 +119,7 @@ def compare_gradients(torch, model, reference, alone, rank, number):
             support.fail(
                 "gradient_not_reduced",
                 f"{where} is that of this rank's own share: nothing was reduced",
-                "leave no_sync() before the step that must reduce",
+                "exit no_sync() before the step that must reduce",
             )
         ratio = (mine.flatten() @ wanted.flatten() / (wanted.flatten() @ wanted.flatten())).item()
         scaled = close(mine, wanted * ratio, scale)

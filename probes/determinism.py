@@ -1,4 +1,4 @@
-"""Fixed seeds: two runs of the same training agree bit for bit."""
+"""With fixed seeds, two runs of the same training agree bit for bit."""
 
 # /// probe
 # summary = "with fixed seeds two runs agree bit for bit, operation by operation"

@@ -18,19 +18,19 @@ import _support as support
 NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 CODES = {
     3: ("cuda_not_initialized", "the CUDA driver cannot be initialised"),
-    34: ("libcuda_stub", "libcuda.so.1 is the stub for linking, not the driver's"),
+    34: ("libcuda_stub", "libcuda.so.1 is the stub for linking, not the driver's library"),
     100: ("no_device", "the driver sees no GPU"),
     802: ("system_not_ready", "the system is not ready: NVSwitch machines need fabric manager"),
-    803: ("driver_mismatch", "the user-mode driver does not fit the kernel's"),
+    803: ("driver_mismatch", "the user-mode driver does not match the kernel driver"),
     804: ("forward_compat", "forward compatibility was tried on a GPU that does not support it"),
-    999: ("cuda_unknown", "the CUDA driver fails without saying why"),
+    999: ("cuda_unknown", "the CUDA driver fails without giving a reason"),
 }
 """cuInit's answers: cuda.h, enum cudaError_enum."""
 FIXES = {
     "libcuda_stub": "remove /usr/local/cuda/lib64/stubs from LD_LIBRARY_PATH",
-    "no_device": "start the container with --gpus; look at CUDA_VISIBLE_DEVICES",
-    "system_not_ready": "start nvidia-fabricmanager in the version of the driver",
-    "driver_mismatch": "reboot after a driver update; no libcuda or cuda-compat in the image",
+    "no_device": "start the container with --gpus; check CUDA_VISIBLE_DEVICES",
+    "system_not_ready": "start the nvidia-fabricmanager whose version is that of the driver",
+    "driver_mismatch": "reboot after a driver update; keep libcuda and cuda-compat out of images",
     "forward_compat": "remove cuda-compat from the image, or use a data-center GPU",
 }
 
@@ -46,7 +46,9 @@ def check():
     against_cuda(torch, supported)
     found = _ranks.gpus()
     if not found:
-        support.fail("no_device", "the driver is there, and torch sees no GPU", FIXES["no_device"])
+        support.fail(
+            "no_device", "the driver is present, but torch sees no GPU", FIXES["no_device"]
+        )
     support.METRICS["gpus"] = [f"{gpu['name']} ({gpu['arch']})" for gpu in found]
     architectures(found)
     _ranks.run_ranks(kernels, 1)
@@ -55,7 +57,7 @@ def check():
 
 
 def initialise():
-    """Load libcuda and ask it to start, in words before torch wraps them."""
+    """Load and initialise libcuda, to report its own error before torch wraps it."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -72,14 +74,14 @@ def initialise():
             support.fail(
                 "device_nodes",
                 f"{told} (error {answer}), and {', '.join(missing)} is missing",
-                "load nvidia-uvm on the host (nvidia-modprobe -u), then start the container anew",
+                "load nvidia-uvm on the host (nvidia-modprobe -u), then start the container again",
             )
         support.fail(code, f"{told} (error {answer})", FIXES.get(code, ""))
     return library
 
 
 def devices():
-    """A container can have libcuda and lack the nodes; on some hosts they have other names."""
+    """Note the device nodes: a container can have libcuda without them; names differ by host."""
     numbered = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
     support.METRICS["device_nodes"] = [node for node in NODES if Path(node).exists()] + numbered
 
@@ -135,7 +137,8 @@ def against_cuda(torch, supported):
         support.fail(
             "driver_too_old",
             f"the driver serves CUDA {supported}, the image is built for {torch.version.cuda}",
-            "a newer driver, an image of an older CUDA, or cuda-compat on a data-center GPU",
+            "install a newer driver, take an image of an older CUDA, or use cuda-compat on a "
+            "data-center GPU",
         )
     mode = "own" if have >= wanted else "minor-version compatibility: no PTX of this CUDA"
     support.METRICS["compatibility"] = mode

@@ -1,7 +1,7 @@
 """Two training steps under FSDP, against DDP and against one process on the joined batch."""
 
 # /// probe
-# summary = "FSDP: shards that gather to the parameters DDP reaches"
+# summary = "FSDP: gathered shards equal the parameters that DDP reaches"
 # gpus = 2
 # min_gpus = 1
 # required = false

@@ -37,8 +37,8 @@ def check():
         support.fail(
             "gpu_idle",
             f"GPU {', '.join(map(str, idle))} is idle: {', '.join(map(str, busy))} % busy",
-            "the loading of data holds it up, or its rank computes on another GPU: more workers, "
-            "pin_memory, torch.cuda.set_device(LOCAL_RANK)",
+            "data loading holds it up, or its rank computes on another GPU: use more workers and "
+            "pin_memory, and call torch.cuda.set_device(LOCAL_RANK)",
         )
     if len(memory) > 1 and max(memory) > 2 * min(memory) + 512 * 1024**2:
         mib = ", ".join(str(size // 1024**2) for size in memory)
@@ -60,7 +60,7 @@ def loop(rank, world):
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-4)
     meter = Meter(torch.cuda.get_device_properties(device))
     steps, busy = 0, []
-    # Ranks have to take equally many steps: each block is agreed on by its own all-reduces.
+    # Ranks must take the same number of steps: an all-reduce agrees on each block.
     flag = torch.ones(1, device=device)
     begin = time.monotonic()
     while flag.item():
@@ -81,7 +81,7 @@ def loop(rank, world):
 
 
 class Meter:
-    """NVML's counters of one GPU, by ctypes: the image needs no further package."""
+    """NVML's counters of one GPU, through ctypes, so that the image needs no further package."""
 
     def __init__(self, properties):
         self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -94,17 +94,17 @@ class Meter:
             support.fail("nvml_lost", f"NVML does not know the GPU {uuid}")
 
     def busy(self):
-        """Per cent of the last sample period in which a kernel ran."""
+        """Percentage of the last sample period in which a kernel ran."""
         pair = (ctypes.c_uint * 2)()
         if self.nvml.nvmlDeviceGetUtilizationRates(self.handle, ctypes.byref(pair)) != 0:
-            support.fail("nvml_lost", "NVML gives no utilisation for this GPU")
+            support.fail("nvml_lost", "NVML reports no utilisation for this GPU")
         return pair[0]
 
     def memory(self):
         """Bytes in use on the GPU."""
         triple = (ctypes.c_ulonglong * 3)()
         if self.nvml.nvmlDeviceGetMemoryInfo(self.handle, ctypes.byref(triple)) != 0:
-            support.fail("nvml_lost", "NVML gives no memory for this GPU")
+            support.fail("nvml_lost", "NVML reports no memory for this GPU")
         return triple[2]
 
 

@@ -1,4 +1,4 @@
-"""Which CUDA libraries are really mapped once torch works: one of each, from the image's wheels."""
+"""Which CUDA libraries are mapped once torch works: one of each, from the image's wheels."""
 
 # /// probe
 # summary = "one libcudnn, libnccl and libcublas each is mapped, from the environment's own wheels"
@@ -46,7 +46,7 @@ def check():
             if not inside(path):
                 support.fail(
                     "foreign_library",
-                    f"{name} is mapped from {path}, outside of the environment {sys.prefix}"
+                    f"{name} is mapped from {path}, outside the environment {sys.prefix}"
                     f"{said(notes)}",
                     "unset LD_PRELOAD and LD_LIBRARY_PATH, or remove that library from the image",
                 )
@@ -86,7 +86,7 @@ def exercise(torch):
 
 
 def cudnn_parts(paths, notes):
-    """cuDNN loads its parts by name at the first convolution: they have to lie beside it."""
+    """cuDNN loads its parts by name at the first convolution: they have to be beside it."""
     if not paths:
         return
     folder = Path(os.path.realpath(paths[0])).parent

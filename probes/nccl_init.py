@@ -1,7 +1,7 @@
-"""The NCCL library loads, and communicators of 1 to N ranks come up and go away."""
+"""The NCCL library loads, and communicators of 1 to N ranks start and end."""
 
 # /// probe
-# summary = "NCCL loads; communicators of 1..N ranks come up, sum rightly and end"
+# summary = "NCCL loads; communicators of 1..N ranks start, sum correctly and end"
 # gpus = 2
 # min_gpus = 0
 # all_gpus = true

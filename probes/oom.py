@@ -1,7 +1,7 @@
-"""A step that does not fit: a plain message, and a process group that goes on."""
+"""A step that does not fit in memory gives a clear error, and the process group goes on."""
 
 # /// probe
-# summary = "out of memory is a plain error; afterwards memory comes back and collectives work"
+# summary = "out of memory is a clear error; afterwards memory comes back and collectives work"
 # gpus = 1
 # required = false
 # timeout = 240
@@ -15,7 +15,7 @@ def check():
     support.import_torch()
     found = _ranks.run_ranks(work, _ranks.nccl_world(), backend="nccl")
     support.METRICS.update(found[0])
-    return f"out of memory is told plainly ({found[0]['message'][:80]}), and the group goes on"
+    return f"out of memory is reported clearly ({found[0]['message'][:80]}), and the group goes on"
 
 
 def work(rank, world):
@@ -26,7 +26,7 @@ def work(rank, world):
     value = torch.ones(1, device=device)
     dist.all_reduce(value)
     total = torch.cuda.mem_get_info(device)[1]
-    # A cap makes the step fail in the allocator without filling a GPU that others may share.
+    # A limit makes the step fail in the allocator without filling a GPU that others may share.
     torch.cuda.set_per_process_memory_fraction(min(1.0, 2 * 1024**3 / total), device)
     model = torch.nn.Linear(1024, 1024).to(device)
     message = ""
@@ -37,7 +37,7 @@ def work(rank, world):
     if not message:
         support.fail("oom_unseen", "a step of more than 8 GiB passed under a limit of 2 GiB")
     if "out of memory" not in message:
-        support.fail("oom_unclear", f"out of memory is told as: {message}")
+        support.fail("oom_unclear", f"out of memory is reported as: {message}")
     model.zero_grad(set_to_none=True)
     torch.cuda.empty_cache()
     model(torch.randn(64, 1024, device=device)).sum().backward()

@@ -36,7 +36,7 @@ def check():
 
 
 def resolve(name):
-    """All addresses of a name; a resolver that does not answer counts as one that says no."""
+    """All addresses of a name; a resolver that does not answer counts as having none."""
     pool = concurrent.futures.ThreadPoolExecutor(1)
     task = pool.submit(socket.getaddrinfo, name, None, 0, socket.SOCK_STREAM)
     pool.shutdown(wait=False)
@@ -52,7 +52,7 @@ def hostname(notes):
         if not addresses:
             support.fail(
                 "hostname_unresolvable",
-                f"this host's name `{name}` does not resolve: torchrun would wait without end",
+                f"this host's name `{name}` does not resolve: torchrun would wait forever",
                 "add it to /etc/hosts (docker run --hostname does), or use --local-addr=127.0.0.1",
             )
     if not any(is_local(address) for address in addresses):
@@ -88,7 +88,7 @@ def master_address(names):
     if "://" in given or re.fullmatch(r"[^:\[\]]+:\d+|\[.*\](:\d+)?", given):
         support.fail(
             "master_addr_invalid",
-            f"MASTER_ADDR={given} is no bare host name or address",
+            f"MASTER_ADDR={given} is not a bare host name or address",
             "give the name or address alone: no scheme, no brackets; the port is MASTER_PORT",
         )
     addresses = resolve(given)
@@ -119,7 +119,7 @@ def master_address(names):
 def port(notes):
     given = os.environ.get("MASTER_PORT")
     if given is not None and not (given.isdigit() and 0 < int(given) < 65536):
-        support.fail("master_port_invalid", f"MASTER_PORT={given} is no port number")
+        support.fail("master_port_invalid", f"MASTER_PORT={given} is not a port number")
     rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
     if rank != "0":
         return
@@ -136,17 +136,17 @@ def port(notes):
         else:
             raise
         if given is None:
-            notes.append(f"{told} (torchrun's default; nothing asked for it here)")
+            notes.append(f"{told} (torchrun's default; nothing here uses it)")
             return
         support.fail(
             "port_in_use",
             f"MASTER_PORT: {told}",
-            "end that process, or let torchrun choose: --standalone, or --rdzv-endpoint=HOST:0",
+            "stop that process, or let torchrun choose: --standalone, or --rdzv-endpoint=HOST:0",
         )
 
 
 def holder(number):
-    """Who listens on a port: `pid 4711 (python train.py)`, or what is known of it."""
+    """Return who listens on a port: `pid 4711 (python train.py)`, as far as it is known."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if not Path(table).exists():
@@ -281,7 +281,7 @@ def locked_memory(notes):
             f"{told}: RDMA registration will fail",
             "start with --ulimit memlock=-1 (in Slurm: PropagateResourceLimits=NONE)",
         )
-    notes.append(f"{told}, which RDMA would not be content with")
+    notes.append(f"{told}, which is too little for RDMA")
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ def check():
     if any(epochs[0] == other for other in epochs[1:]):
         support.fail(
             "not_reshuffled",
-            "set_epoch does not change the order: every epoch shows the data alike",
-            "another sampler replaces torch's; it has to honour set_epoch",
+            "set_epoch does not change the order: every epoch has the same order",
+            "another sampler replaces torch's: make it honour set_epoch",
         )
     padded(DistributedSampler)
     return f"{RANKS} ranks share {SAMPLES} samples, disjoint and complete, in 3 different epochs"
@@ -41,17 +41,19 @@ def together(shares, epoch):
         support.fail(
             "unequal_shares",
             f"epoch {epoch}: the ranks have {[len(share) for share in shares]} samples, so that "
-            "some would wait for ever",
+            "some would wait forever",
         )
     missing = sorted(set(range(SAMPLES)) - set(seen))
     if missing:
         support.fail("not_complete", f"epoch {epoch}: no rank has the samples {missing[:5]}")
     if len(seen) != SAMPLES:
-        support.fail("not_disjoint", f"epoch {epoch}: {len(seen) - SAMPLES} samples come twice")
+        support.fail(
+            "not_disjoint", f"epoch {epoch}: {len(seen) - SAMPLES} samples are listed twice"
+        )
 
 
 def padded(sampler_class):
-    """A count that does not divide: equal shares, by repeating as few samples as it takes."""
+    """A count that does not divide: equal shares, by repeating as few samples as possible."""
     uneven = list(range(SAMPLES + 1))
     shares = [
         list(sampler_class(uneven, num_replicas=RANKS, rank=rank, shuffle=False))

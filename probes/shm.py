@@ -83,7 +83,7 @@ def loader():
 
     torch.set_num_threads(1)
     try:
-        # All batches are kept, so that they lie in shared memory together.
+        # All batches are kept, so that they are in shared memory at the same time.
         held = list(DataLoader(Batches(), num_workers=2, timeout=max(5.0, support.remaining())))
     except RuntimeError as error:
         text = str(error)
@@ -91,7 +91,9 @@ def loader():
             support.fail("shm_small", f"a DataLoader worker died: {text.splitlines()[0]}", FIX)
         raise
     if [int(batch[0, 0].item()) for batch in held] != list(range(6)):
-        support.fail("loader_wrong", "DataLoader workers returned other batches than were asked")
+        support.fail(
+            "loader_wrong", "DataLoader workers returned different batches from those requested"
+        )
     return sum(batch.numel() * 4 for batch in held)
 
 

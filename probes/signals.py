@@ -49,7 +49,7 @@ def inherited():
             support.fail(
                 "sigterm_ignored",
                 f"SIGTERM is {word} before the first line of Python runs",
-                "the launcher or entrypoint sets that (trap '' TERM): remove it",
+                "the launcher or entrypoint does that (trap '' TERM): remove it",
             )
 
 
@@ -64,7 +64,7 @@ def child():
     finally:
         process.kill()
     if "saved" not in said:
-        support.fail("sigterm_lost", "a Python process did not get SIGTERM from its parent")
+        support.fail("sigterm_lost", "a Python process did not receive SIGTERM from its parent")
 
 
 def through_init(first):
@@ -84,12 +84,12 @@ def through_init(first):
         support.fail(
             "sigterm_lost",
             f"PID 1 is `{first}`, which does not pass SIGTERM on to the training process",
-            'exec form (ENTRYPOINT ["..."], `exec "$@"` in scripts), and --init or tini',
+            'use exec form (ENTRYPOINT ["..."], `exec "$@"` in scripts), and --init or tini',
         )
 
 
 def reaping(first):
-    """An orphan that ended must not stay as a zombie."""
+    """An orphan that has ended must not remain as a zombie."""
     reader, writer = os.pipe()
     middle = os.fork()
     if middle == 0:

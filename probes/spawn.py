@@ -28,7 +28,7 @@ def check():
     group = mp.spawn(work, args=(shared, told), nprocs=2, join=False)
     deadline = time.monotonic() + support.remaining()
     try:
-        # join() comes back at each process that ends; True once all have.
+        # join() returns as each process ends; True once all have.
         while not group.join(timeout=max(0.1, deadline - time.monotonic())):
             if time.monotonic() > deadline:
                 for process in group.processes:

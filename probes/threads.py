@@ -15,7 +15,7 @@ from pathlib import Path
 import _support as support
 
 SPARE = 64
-"""Threads beside torch's own: DataLoader, NCCL, autograd, the profiler."""
+"""Threads besides torch's own: DataLoader, NCCL, autograd, the profiler."""
 
 
 def check():
@@ -43,7 +43,7 @@ def check():
     if limit is not None and limit < 2 * max(wanted, os.cpu_count() or 1) + SPARE:
         support.fail(
             "pids_limit",
-            f"the limit of processes and threads is {limit} on a host of {os.cpu_count()} CPUs: "
+            f"the limit on processes and threads is {limit} on a host of {os.cpu_count()} CPUs: "
             "libgomp will fail to create threads",
             "set OMP_NUM_THREADS, or raise --pids-limit (ulimit -u)",
         )
@@ -63,7 +63,7 @@ def check():
 
 
 def launched():
-    """torchrun and Slurm set OMP_NUM_THREADS for each rank, rightly."""
+    """Tell whether a launcher set OMP_NUM_THREADS for each rank, as torchrun and Slurm do."""
     return any(name in os.environ for name in ("LOCAL_RANK", "TORCHELASTIC_RUN_ID"))
 
 
@@ -94,7 +94,7 @@ def cpu_quota():
 
 
 def process_limit():
-    """The tightest limit of processes and threads; None without one."""
+    """The tightest limit on processes and threads; None without one."""
     limits = []
     for place in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
         try:

@@ -1,4 +1,4 @@
-"""torchrun: the one on PATH belongs to the image's Python and really launches."""
+"""torchrun: the one on PATH belongs to the image's Python and launches."""
 
 # /// probe
 # summary = "torchrun on PATH belongs to the image's Python and launches two processes"
@@ -26,7 +26,7 @@ value = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(value)
 with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as answer:
     json.dump([sys.executable, sys.prefix, torch.__file__, value.item()], answer)
-os._exit(0)  # gloo's own end may wait for ever for a rank that is gone already
+os._exit(0)  # gloo's own shutdown may wait forever for a rank that has already exited
 """
 
 
@@ -105,7 +105,7 @@ def launch(torchrun, folder):
 
 
 def shebang(path):
-    """The interpreter in a script's first line, or None for a program of another kind."""
+    """The interpreter in a script's first line, or None for a program that is not a script."""
     with path.open("rb") as stream:
         first = stream.readline(512)
         second = stream.readline(512)

@@ -28,7 +28,7 @@ def check():
         support.fail(
             "runs_as_root",
             "the image's user is root",
-            "a USER line with a number, as in the generated Dockerfile",
+            "add a numeric USER line, as in the generated Dockerfile",
         )
     places(uid, home)
     leaks()
@@ -58,7 +58,7 @@ def places(uid, home):
             support.fail(
                 "not_writable",
                 f"{told} is not writable for uid {uid}: {why}",
-                f"set {variable} to a writable place; in an image: a home of group 0 with mode g+w",
+                f"set {variable} to a writable folder; in an image, give the home group 0 and g+w",
             )
 
 
@@ -96,7 +96,7 @@ def leaks():
         if place == user_site and packages:
             support.fail(
                 "user_site",
-                f"packages of the user are found too: {len(packages)} in {entry} "
+                f"packages of the user are also found: {len(packages)} in {entry} "
                 f"({packages[0].split('-')[0]}, …)",
                 "set PYTHONNOUSERSITE=1",
             )
@@ -127,7 +127,7 @@ def user_name(uid):
         )
     except ImportError:
         support.fail("uid_without_passwd", f"uid {uid} has no name: {failure}", "set ENV USER=app")
-    return "no name, which this torch bears"
+    return "no name, which this torch does not need"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Versions really loaded, against the lock."""
+"""Versions that are actually loaded, compared with the lock."""
 
 # /// probe
 # summary = "torch, CUDA, cuDNN, NCCL and triton are the versions that the lock names"
@@ -65,7 +65,7 @@ def installed(name):
 
 
 def differs(name, version):
-    """A lock may say more digits than a library knows of itself (cuDNN 9.10.2.21)."""
+    """A lock may give more digits than a library reports (cuDNN 9.10.2.21)."""
     wanted = support.EXPECTED.get(name)
     if not wanted:
         return False
