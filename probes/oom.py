@@ -1,4 +1,4 @@
-"""A step that does not fit in memory gives a clear error, and the process group goes on."""
+"""A step that does not fit in memory gives a clear error, and the process group still works."""
 
 # /// probe
 # summary = "out of memory is a clear error; afterwards memory comes back and collectives work"
@@ -15,7 +15,7 @@ def check():
     support.import_torch()
     found = _ranks.run_ranks(work, _ranks.nccl_world(), backend="nccl")
     support.METRICS.update(found[0])
-    return f"out of memory is reported clearly ({found[0]['message'][:80]}), and the group goes on"
+    return f"out of memory is reported clearly ({found[0]['message'][:80]}), and the group still works"
 
 
 def work(rank, world):

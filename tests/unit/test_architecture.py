@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,40 @@ def test_no_module_is_long() -> None:
         for file in PACKAGE.rglob("*.py")
     }
     assert {name: length for name, length in lengths.items() if length > 300} == {}
+
+
+def contract() -> list[str]:
+    """Return the rooms of the contract, top to bottom."""
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (rooms,) = [one for one in data["tool"]["importlinter"]["contracts"] if one["id"] == "rooms"]
+    return [name for layer in rooms["layers"] for name in layer.split(" | ")]
+
+
+def test_the_document_shows_every_room_in_the_order_of_the_contract() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    table = text.split("## Rooms", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    shown = [name.rstrip("/") for row in rows for name in re.findall(r"`([\w/]+)`", row)]
+    assert [name for name in shown if "/" not in name] == contract()
+
+
+@pytest.mark.parametrize("document", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_the_document_names_what_exists(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:[\w.]+/)+[\w.*]*)`", text)
+    places = [ROOT, PACKAGE]
+    missing = [
+        name
+        for name in named
+        if not re.search(r"[A-Z]{3}", name) and not any([*place.glob(name)] for place in places)
+    ]
+    assert missing == []
+    dotted = re.findall(r"`((?:\w+\.)+\w+)`", text)
+    for name in dotted:
+        module, _, attribute = name.rpartition(".")
+        file = (PACKAGE / module.replace(".", "/")).with_suffix(".py")
+        if attribute != "py" and not (ROOT / name).exists() and file.is_file():
+            assert hasattr(importlib.import_module(f"torchproof.{module}"), attribute), name
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
