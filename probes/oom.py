@@ -15,7 +15,9 @@ def check():
     support.import_torch()
     found = _ranks.run_ranks(work, _ranks.nccl_world(), backend="nccl")
     support.METRICS.update(found[0])
-    return f"out of memory is reported clearly ({found[0]['message'][:80]}), and the group still works"
+    return (
+        f"out of memory is reported clearly ({found[0]['message'][:80]}), and the group still works"
+    )
 
 
 def work(rank, world):

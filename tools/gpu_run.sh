@@ -28,12 +28,12 @@ if [ -n "$nccl" ]; then
 fi
 
 say "faults"
-fault() {  # CODE that has to come, then the command
+fault() {  # CODE that must come, then the command
   local want=$1 said
   shift
   said=$(env TORCHPROOF_TIMEOUT=60 "$@" 2>>"$out/faults.log" | tail -n 1)
   case $said in
-    *"\"code\": \"$want\""*) printf 'fails as it has to: %s\n' "$said" ;;
+    *"\"code\": \"$want\""*) printf 'fails as it must: %s\n' "$said" ;;
     *) printf 'NOT SEEN %s: %s\n' "$want" "$said" ;;
   esac
 }
