@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from torchproof.errors import CellError
-from torchproof.image.stored import Image
+from torchproof.image.stored_image import Image
 from torchproof.report.models import CellModel
 
 _INFO = re.compile(
