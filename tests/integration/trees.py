@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from itertools import chain
 from typing import IO, NamedTuple, cast
 
-from isal import igzip
-
-from torchproof.assemble.base_image import _Readable
 from torchproof.assemble.destination import OpenSource
+from torchproof.image.compression import decompressed
+from torchproof.image.layer_tar import LARGEST_LAYER, ChunkReader
 
 CHUNK = 1 << 20
 
@@ -88,11 +87,13 @@ class TreeDestination:
                 yield chunk
 
         layer: Tree = {}
-        raw = io.BufferedReader(_Readable(watched()), CHUNK)
-        if raw.peek(2)[:2] == b"\x1f\x8b":
-            with tarfile.open(fileobj=igzip.open(raw), mode="r|") as archive:
+        chunks = watched()
+        first = next(chunks, b"")
+        if first[:2] == b"\x1f\x8b":
+            plain = ChunkReader(decompressed(chain((first,), chunks)), largest=LARGEST_LAYER)
+            with tarfile.open(fileobj=plain, mode="r|") as archive:
                 add(layer, archive)
-        while raw.read(CHUNK):
+        for _ in chunks:
             pass
         found = f"sha256:{hasher.hexdigest()}"
         self.layers[found] = layer

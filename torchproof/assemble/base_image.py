@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from filelock import FileLock
-from isal import igzip, isal_zlib
+from isal import isal_zlib
 
 from torchproof.assemble.destination import OpenSource
 from torchproof.assemble.layer_facts import FactsStore, LayerFacts, recipe_key
 from torchproof.assemble.layout_destination import file_chunks
-from torchproof.errors import CellError, HostError, IntegrityError
+from torchproof.errors import CellError, HostError
+from torchproof.image.compression import Compression, compression_of
+from torchproof.image.layer_tar import LayerTar, Member, OpaqueDirectory, Removed
+from torchproof.image.open_image import read_image
+from torchproof.image.stored_image import INDEXES, LayerSource, digests_for
 from torchproof.registry import (
-    DOCKER_MANIFEST_LIST,
-    OCI_INDEX,
     OCI_LAYER_GZIP,
     Descriptor,
     Manifest,
@@ -57,33 +57,25 @@ class BaseImage:
     config: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 
-    def members(self) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-        """Yield every member of every layer, bottom first, with its content."""
+    def contents(self) -> Iterator[Member | Removed | OpaqueDirectory]:
+        """Yield what every layer adds and removes, bottom first.
+
+        Raises CellError for layers that are not read here, LayerError for damaged ones.
+        """
         for layer in self.layers:
-            if layer.descriptor.media_type.endswith("+zstd"):
-                raise CellError(
-                    "the base has layers compressed with zstd, which are not read here",
-                    fix="take a base with gzip layers, or use the docker builder",
-                )
-            yield from _members(layer)
+            yield from _read(layer).strictly()
 
 
-def _members(layer: BaseLayer) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-    try:
-        with _archive(layer) as archive:
-            for info in archive:
-                yield info, archive.extractfile(info) if info.isreg() else None
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise IntegrityError(f"layer {layer.descriptor.digest} is no tar: {error}") from error
-
-
-def _archive(layer: BaseLayer) -> tarfile.TarFile:
+def _read(layer: BaseLayer) -> LayerTar:
+    name, compression = layer.descriptor.digest, compression_of(layer.descriptor.media_type)
+    if compression is Compression.ZSTD:
+        raise CellError(
+            "the base has layers compressed with zstd, which are not read here",
+            fix="take a base with gzip layers, or use the docker builder",
+        )
     if layer.plain is not None:
-        return tarfile.open(layer.plain, "r:")
-    raw: IO[bytes] = io.BufferedReader(_Readable(layer.open()), 1 << 20)
-    unpack = cast("Callable[[IO[bytes]], IO[bytes]]", igzip.open)
-    packed = layer.descriptor.media_type.endswith("gzip")
-    return tarfile.open(fileobj=unpack(raw) if packed else raw, mode="r|")
+        return LayerTar(file_chunks(layer.plain), name, promised=Compression.NONE)
+    return LayerTar(layer.open(), name, promised=compression)
 
 
 def from_tar(path: Path, facts: FactsStore) -> BaseImage:
@@ -111,37 +103,34 @@ def from_tar(path: Path, facts: FactsStore) -> BaseImage:
 def from_registry(registry: Registry, reference: Reference, platform: str) -> BaseImage:
     """Read manifest and configuration of a base in a registry; layers are read when needed.
 
-    Raises CellError if the registry has no such image, or none for the platform.
+    Raises CellError if the registry has no such image, none for the platform, or one with layers
+    of an unknown kind.
     """
-    repository = reference.repository
+    where, repository = str(reference), reference.repository
     manifest = _manifest(registry, reference, platform)
-    data = manifest.json()
-    where = str(reference)
-    config_at = Descriptor.from_json(data.get("config"), where=where)
-    config = json.loads(b"".join(registry.read_blob(repository, config_at.digest)))
-    diff_ids = config.get("rootfs", {}).get("diff_ids") or []
-    found = [Descriptor.from_json(one, where=where) for one in data.get("layers") or []]
-    if len(diff_ids) != len(found):
-        raise IntegrityError("the base's configuration and manifest disagree", where=where)
-    layers: list[BaseLayer] = []
-    for one, diff_id in zip(found, diff_ids, strict=True):
-        media_type = _MEDIA_TYPES.get(one.media_type)
-        if media_type is None:
-            raise CellError(f"the base has a layer of unknown kind {one.media_type}", where=where)
-        descriptor = Descriptor(media_type=media_type, digest=one.digest, size=one.size)
-
-        def open_layer(digest: str = one.digest) -> Iterator[bytes]:
-            return registry.read_blob(repository, digest)
-
-        layers.append(BaseLayer(descriptor=descriptor, diff_id=diff_id, open=open_layer))
+    image = read_image(registry, repository, manifest, where=where)
     return BaseImage(
         id=manifest.digest,
-        layers=tuple(layers),
-        config=config.get("config") or {},
+        layers=tuple(_oci_layer(layer, where) for layer in image.layers),
+        config=json.loads(image.config).get("config") or {},
         annotations={
             "org.opencontainers.image.base.name": f"{reference.registry}/{repository}",
             "org.opencontainers.image.base.digest": reference.digest or manifest.digest,
         },
+    )
+
+
+def _oci_layer(layer: LayerSource, where: str) -> BaseLayer:
+    """Give a layer the media type that it has in an OCI image; its bytes stay."""
+    stored = layer.descriptor
+    media_type = _MEDIA_TYPES.get(stored.media_type) if stored else None
+    if stored is None or media_type is None:
+        kind = stored.media_type if stored else "without a descriptor"
+        raise CellError(f"the base has a layer of unknown kind {kind}", where=where)
+    return BaseLayer(
+        descriptor=Descriptor(media_type=media_type, digest=stored.digest, size=stored.size),
+        diff_id=layer.diff_id,
+        open=layer.open,
     )
 
 
@@ -151,15 +140,12 @@ def _manifest(registry: Registry, reference: Reference, platform: str) -> Manife
         raise CellError(
             f"there is no base image {reference}", fix="write another digest in matrix.yaml"
         )
-    if found.media_type not in (OCI_INDEX, DOCKER_MANIFEST_LIST):
+    if found.media_type not in INDEXES:
         return found
-    system, _, architecture = platform.partition("/")
-    for one in found.json().get("manifests") or ():
-        fits = one.get("platform") or {}
-        if (fits.get("os"), fits.get("architecture")) == (system, architecture.split("/")[0]):
-            chosen = registry.manifest(reference.repository, one["digest"])
-            if chosen is not None:
-                return chosen
+    for digest in digests_for(found.json(), platform):
+        chosen = registry.manifest(reference.repository, digest)
+        if chosen is not None:
+            return chosen
     raise CellError(f"the base image {reference} is not published for {platform}")
 
 
@@ -190,25 +176,3 @@ def _compress(path: Path, packed: Path, key: str) -> LayerFacts:
         diff_id=f"sha256:{plain.hexdigest()}",
         size=size,
     )
-
-
-class _Readable(io.RawIOBase):
-    """Chunks as a file to read from."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._rest = memoryview(chunk)
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import posixpath
 import re
-import tarfile
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from isal import igzip
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from torchproof.errors import CellError
-from torchproof.image.stored import Image
+from torchproof.image.layer_tar import LayerTar, MemberKind, OpaqueDirectory, Removed
+from torchproof.image.stored_image import Image
 from torchproof.model.versions import cuda_number, cuda_version
 from torchproof.report.models import CellModel
 
@@ -23,9 +20,7 @@ _INFO = re.compile(
 )
 _CUDA = re.compile(r"^cuda(?:\s*:[^=]+)?\s*=\s*['\"](?P<cuda>\d+\.\d+)", re.MULTILINE)
 _VERSION_FILE = "/site-packages/torch/version.py"
-_DPKG = "var/lib/dpkg/status"
-_WHITEOUT = ".wh."
-_OPAQUE = ".wh..wh..opq"
+_DPKG = "/var/lib/dpkg/status"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,11 +55,13 @@ class Inside:
 
 
 def look_inside(image: Image) -> Inside:
-    """Read the versions of torch and what it brings from an image's files."""
+    """Read the versions of torch and what it brings from an image's files.
+
+    Raises LayerError for a layer that is damaged, or has a name that climbs out of the image.
+    """
     contents = Contents()
-    for layer in image.layers:
-        with tarfile.open(fileobj=_reader(layer.open()), mode="r|") as archive:
-            _read_layer(archive, contents)
+    for number, layer in enumerate(image.layers, 1):
+        _read_layer(LayerTar(layer.open(), f"layer {number} ({layer.diff_id})"), contents)
     return _summary(contents)
 
 
@@ -114,23 +111,20 @@ def check_inside(image: Image, cell: CellModel) -> Inside:
     return inside
 
 
-def _read_layer(archive: tarfile.TarFile, contents: Contents) -> None:
+def _read_layer(layer: LayerTar, contents: Contents) -> None:
     added = Contents()
-    for member in archive:
-        path = posixpath.normpath(member.name).lstrip("/")
-        folder, name = posixpath.split(path)
-        if name == _OPAQUE:
-            contents.remove(folder)
-        elif name.startswith(_WHITEOUT):
-            contents.remove(posixpath.join(folder, name.removeprefix(_WHITEOUT)))
-        elif _INFO.search(folder):
+    for event in layer.strictly():
+        if isinstance(event, Removed | OpaqueDirectory):
+            contents.remove(event.path)
+            continue
+        path, is_file = event.path, event.kind is MemberKind.FILE
+        folder = posixpath.dirname(path)
+        if _INFO.search(folder):
             added.infos.add(folder)
-        elif path.endswith(_VERSION_FILE) and member.isfile():
-            file = archive.extractfile(member)
-            added.versions[path] = file.read().decode(errors="replace") if file else ""
-        elif path == _DPKG and member.isfile():
-            file = archive.extractfile(member)
-            contents.dpkg = file.read().decode(errors="replace") if file else ""
+        elif path.endswith(_VERSION_FILE) and is_file:
+            added.versions[path] = event.read().decode(errors="replace")
+        elif path == _DPKG and is_file:
+            contents.dpkg = event.read().decode(errors="replace")
     contents.infos |= added.infos
     contents.versions |= added.versions
 
@@ -183,32 +177,3 @@ def _same(found: str, asked: str) -> bool:
         return Version(found).public == Version(asked).public
     except InvalidVersion:
         return False
-
-
-class _Chunks(io.RawIOBase):
-    """An iterator of bytes as a file."""
-
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks: Iterator[bytes] = iter(chunks)
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._rest = chunk
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
-
-
-def _reader(chunks: Iterator[bytes]) -> io.BufferedIOBase:
-    raw = io.BufferedReader(_Chunks(chunks), 1 << 20)
-    if raw.peek(2)[:2] == b"\x1f\x8b":
-        return igzip.GzipFile(fileobj=raw)  # type: ignore[no-untyped-call]
-    return raw

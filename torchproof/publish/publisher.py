@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchproof.errors import CellError, HostError, InputError, TorchproofError
-from torchproof.image.stored import TESTED, Image, find_image, from_registry
+from torchproof.image.open_image import find_image, from_registry
+from torchproof.image.stored_image import TESTED, Image
 from torchproof.model.digests import sha256_digest
 from torchproof.model.lock import Lock
 from torchproof.model.lock_file import lock_path, read_lock

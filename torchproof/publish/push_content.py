@@ -12,7 +12,7 @@ from filelock import FileLock
 from isal import isal_zlib
 
 from torchproof.errors import IntegrityError
-from torchproof.image.stored import Image, LayerSource
+from torchproof.image.stored_image import Image, LayerSource
 from torchproof.model.digests import sha256_digest
 from torchproof.publish.manifests import put_manifest
 from torchproof.publish.tags import content_tag

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torchproof.errors import TorchproofError
 from torchproof.image.config import PLAN_LABEL
 from torchproof.image.layers import make_plan
-from torchproof.image.stored import from_registry
+from torchproof.image.open_image import from_registry
 from torchproof.model.lock import Lock
 from torchproof.model.results import Outcome
 from torchproof.publish.attestation.coverage import Requirement

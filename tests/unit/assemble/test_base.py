@@ -14,6 +14,7 @@ import pytest
 from tests.unit.assemble.assembling import tiny_base, tiny_lock
 from tests.unit.assemble.test_builder import read_layout
 from tests.unit.fakeregistry import FakeRegistry
+from torchproof.assemble.base_image import BaseImage, BaseLayer
 from torchproof.assemble.build_image import build_image
 from torchproof.assemble.make_layers import BuildResources
 from torchproof.errors import CellError, IntegrityError
@@ -21,7 +22,14 @@ from torchproof.index.indexes import Indexes
 from torchproof.index.wheel_store import WheelStore
 from torchproof.model.digests import sha256_digest
 from torchproof.model.lock import Lock, LockedBase
-from torchproof.registry import DOCKER_MANIFEST, DOCKER_MANIFEST_LIST, OCI_CONFIG, Registry
+from torchproof.registry import (
+    DOCKER_MANIFEST,
+    DOCKER_MANIFEST_LIST,
+    OCI_CONFIG,
+    OCI_LAYER_GZIP,
+    Descriptor,
+    Registry,
+)
 
 DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
@@ -125,6 +133,19 @@ def test_a_removed_interpreter_is_not_found(tmp_path: Path, fake: FakeRegistry) 
     lock = with_base(tmp_path, push_base(fake, *tars))
     with pytest.raises(CellError, match=r"no python3\.11"):
         build(tmp_path, lock, str(tmp_path / "oci"))
+
+
+def test_a_base_with_a_name_that_climbs_out_is_refused(tmp_path: Path, fake: FakeRegistry) -> None:
+    lock = with_base(tmp_path, push_base(fake, tar_of("../usr/bin/python3.11")))
+    with pytest.raises(IntegrityError, match="climbs out"):
+        build(tmp_path, lock, str(tmp_path / "oci"))
+
+
+def test_a_layer_that_is_not_compressed_as_its_media_type_says_is_refused() -> None:
+    descriptor = Descriptor(media_type=OCI_LAYER_GZIP, digest="sha256:0", size=1)
+    layer = BaseLayer(descriptor=descriptor, diff_id="", open=lambda: iter((tar_of("a"),)))
+    with pytest.raises(IntegrityError, match="not gzip as its media type says"):
+        list(BaseImage(id="", layers=(layer,)).contents())
 
 
 def test_a_base_that_is_not_there_is_named(tmp_path: Path, fake: FakeRegistry) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 import shlex
-import tarfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, Final
+from typing import Final
 
 from torchproof.assemble.base_image import BaseImage
 from torchproof.assemble.layer import tar_headers as tarball
@@ -23,13 +22,13 @@ from torchproof.assemble.layer.wheel_file import open_wheel
 from torchproof.assemble.layer_facts import write_whole
 from torchproof.errors import CellError, HostError
 from torchproof.image.config import ImageConfig
+from torchproof.image.layer_tar import Member, MemberKind, OpaqueDirectory, Removed
 from torchproof.image.layers import PREFIX
 from torchproof.index.download import sha256_of
 
-_WHITEOUT: Final = ".wh."
-_INTERPRETER_FOLDERS: Final = ("usr/local/bin", "usr/bin", "opt/python/bin")
+_INTERPRETER_FOLDERS: Final = ("/usr/local/bin", "/usr/bin", "/opt/python/bin")
 _WHEEL: Final = re.compile(
-    r"(?:usr/share/python-wheels|.*/ensurepip/_bundled)/((?:pip|setuptools)-[^/]+\.whl)"
+    r"(?:/usr/share/python-wheels|.*/ensurepip/_bundled)/((?:pip|setuptools)-[^/]+\.whl)"
 )
 _SCRIPT: Final = re.compile(r".*/venv/scripts/(?:common|posix)/([^/]+)")
 _LARGEST: Final = 32 * 1024**2
@@ -57,29 +56,30 @@ def read_base_files(base: BaseImage, python: str) -> BaseFiles:
     Raises CellError if the base has no such Python, or lacks what `venv` needs.
     """
     files = BaseFiles()
-    names = [f"{folder}/python{python}" for folder in _INTERPRETER_FOLDERS]
-    there: dict[str, bool] = {}
-    library = re.compile(rf".*/python{re.escape(python)}/(?:venv|ensurepip)/.*|usr/share/.*")
-    for info, content in base.members():
-        path = str(PurePosixPath(info.name.lstrip("./")))
-        folder, _, leaf = path.rpartition("/")
-        if leaf.startswith(_WHITEOUT):
-            there.pop(f"{folder}/{leaf.removeprefix(_WHITEOUT)}", None)
-        elif path in names:
-            there[path] = True
-        elif info.isdir():
-            files.folders[path] = (info.mode, info.uid, info.gid)
-        elif path == "etc/passwd":
-            files.passwd, files.passwd_mode = _content(info, content), info.mode
-        elif path == "var/lib/dpkg/status" and not files.version:
-            files.version = _dpkg_version(_content(info, content), python)
-        elif path.endswith(f"include/python{python}/patchlevel.h"):
-            files.version = _header_version(_content(info, content)) or files.version
+    interpreters = [f"{folder}/python{python}" for folder in _INTERPRETER_FOLDERS]
+    there: set[str] = set()
+    library = re.compile(rf".*/python{re.escape(python)}/(?:venv|ensurepip)/.*|/usr/share/.*")
+    for event in base.contents():
+        path = event.path
+        if isinstance(event, Removed):
+            there.discard(path)
+        elif isinstance(event, OpaqueDirectory):
+            continue
+        elif path in interpreters:
+            there.add(path)
+        elif event.kind is MemberKind.DIRECTORY:
+            files.folders[path] = (event.mode, event.uid, event.gid)
+        elif path == "/etc/passwd":
+            files.passwd, files.passwd_mode = _content(event), event.mode
+        elif path == "/var/lib/dpkg/status" and not files.version:
+            files.version = _dpkg_version(_content(event), python)
+        elif path.endswith(f"/include/python{python}/patchlevel.h"):
+            files.version = _header_version(_content(event)) or files.version
         elif (match := _WHEEL.fullmatch(path)) and library.fullmatch(path):
-            files.wheels[match[1]] = _content(info, content)
+            files.wheels[match[1]] = _content(event)
         elif (match := _SCRIPT.fullmatch(path)) and library.fullmatch(path):
-            files.scripts[match[1]] = _content(info, content)
-    found = [f"/{name}" for name in names if there.get(name)]
+            files.scripts[match[1]] = _content(event)
+    found = [path for path in interpreters if path in there]
     if not found:
         raise CellError(
             f"the base has no python{python}",
@@ -157,7 +157,7 @@ def config_layer(files: BaseFiles, config: ImageConfig) -> LayerStream:
 
 def _parent(files: BaseFiles, path: str) -> Entry:
     """Repeat a folder of the base as it is there, or make it root's."""
-    mode, uid, gid = files.folders.get(path.strip("/"), (0o755, 0, 0))
+    mode, uid, gid = files.folders.get(path, (0o755, 0, 0))
     return Entry(header=tarball.directory_header(path, mode, uid, gid))
 
 
@@ -208,10 +208,10 @@ def _pyvenv(files: BaseFiles) -> bytes:
     return "".join(f"{name} = {value}\n" for name, value in lines.items() if value).encode()
 
 
-def _content(info: tarfile.TarInfo, content: IO[bytes] | None) -> bytes:
-    if content is None or info.size > _LARGEST:
-        raise HostError(f"the base's {info.name} is no readable file")
-    return content.read()
+def _content(member: Member) -> bytes:
+    if member.kind is not MemberKind.FILE or member.size > _LARGEST:
+        raise HostError(f"the base's {member.path} is not a file that can be read")
+    return member.read()
 
 
 def _dpkg_version(status: bytes, python: str) -> str:

@@ -5,15 +5,10 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import docker
-import docker.errors
+from typing import TYPE_CHECKING, Any
 
 from torchproof.audit.facts import (
     NOTHING,
@@ -28,8 +23,13 @@ from torchproof.audit.reading.directory import outside, read_file, walk
 from torchproof.audit.reading.layer_scan import LayerScan, merge, scan_directory, scan_tar
 from torchproof.audit.reading.scan_cache import FactCache
 from torchproof.errors import CellError, HostError, InputError
-from torchproof.image.stored import Image, from_layout, from_registry, from_saved, pick_platform
+from torchproof.image.open_image import from_layout, from_registry
+from torchproof.image.saved_archive import from_saved
+from torchproof.image.stored_image import Image, pick_platform
 from torchproof.registry import Reference, Registry
+
+if TYPE_CHECKING:
+    from torchproof.image.engine_image import EngineImages
 
 Scan = Callable[[], LayerScan]
 
@@ -66,7 +66,7 @@ def open_anything(name: str, *, cache: FactCache | None = None) -> ImageFacts:
 
     A directory is an OCI layout, a root or an environment; a file is what `docker save` wrote;
     anything else is an image of the engine, or else of the registry that its name says. Raises
-    InputError if nothing of that name is found, CellError if what is found is no image.
+    InputError if nothing of that name is found, CellError if what is found is not an image.
     """
     place = Path(name)
     if (place / "oci-layout").is_file():
@@ -94,7 +94,7 @@ def open_layout(layout: Path, digest: str = "", *, cache: FactCache | None = Non
 
 
 def open_archive(archive: Path, *, cache: FactCache | None = None) -> ImageFacts:
-    """Take the facts of a file that `docker save` wrote. Raises CellError if it is none."""
+    """Take the facts of a file that `docker save` wrote. Raises CellError if it is not one."""
     try:
         image = from_saved(archive, str(archive))
     except (HostError, OSError, ValueError, tarfile.TarError) as error:
@@ -108,10 +108,13 @@ def open_archive(archive: Path, *, cache: FactCache | None = None) -> ImageFacts
 
 def open_image(name: str, *, cache: FactCache | None = None) -> ImageFacts:
     """Take the facts of an image of the engine; if it has none of that name, of a registry."""
+    # Docker's client takes long to import, and layouts and archives are read without it.
+    from torchproof.image.engine_image import connect  # noqa: PLC0415
+
     problem = ""
     try:
-        with _engine() as engine:
-            found = _inspect(engine, name)
+        with connect() as engine:
+            found = engine.inspect(name)
             if found is not None:
                 return _from_engine(engine, found, name, cache)
             problem = "the engine has no such image"
@@ -139,34 +142,8 @@ def open_image(name: str, *, cache: FactCache | None = None) -> ImageFacts:
     )
 
 
-@contextmanager
-def _engine() -> Iterator[docker.DockerClient]:
-    try:
-        client = docker.from_env(timeout=600)
-    except docker.errors.DockerException as error:
-        raise HostError(f"no container engine answers ({error})") from error
-    try:
-        yield client
-    except docker.errors.APIError as error:
-        raise HostError(f"the engine answers: {error.explanation}") from error
-    finally:
-        client.close()
-
-
-def _inspect(engine: docker.DockerClient, name: str) -> dict[str, Any] | None:
-    try:
-        attributes: dict[str, Any] = engine.api.inspect_image(name)  # type: ignore[no-untyped-call]
-    except docker.errors.ImageNotFound:
-        return None
-    except docker.errors.APIError as error:
-        if error.status_code in (400, 404):
-            return None
-        raise
-    return attributes
-
-
 def _from_engine(
-    engine: docker.DockerClient, attributes: dict[str, Any], name: str, cache: FactCache | None
+    engine: EngineImages, attributes: dict[str, Any], name: str, cache: FactCache | None
 ) -> ImageFacts:
     """Read layers where the engine keeps them, if this user may; else as the engine saves them."""
     config = run_config(
@@ -176,25 +153,15 @@ def _from_engine(
     )
     diff_ids = list((attributes.get("RootFS") or {}).get("Layers") or ())
     folders = _folders(attributes, len(diff_ids))
-    history = engine.api.history(attributes["Id"])  # type: ignore[no-untyped-call]
-    steps = _steps(reversed(history), "CreatedBy", "Size")
+    steps = _steps(reversed(engine.history(attributes["Id"])), "CreatedBy", "Size")
     if folders is not None:
         scans = [
             (diff_id, 0, _directory_scan(folder))
             for diff_id, folder in zip(diff_ids, folders, strict=True)
         ]
         return _facts(name, config, scans, steps, cache)
-    with _saved(engine, str(attributes["Id"])) as image:
+    with engine.saved(str(attributes["Id"])) as image:
         return _from_image(image, name, cache)
-
-
-@contextmanager
-def _saved(engine: docker.DockerClient, digest: str) -> Iterator[Image]:
-    with tempfile.NamedTemporaryFile(prefix="torchproof-", suffix=".tar") as file:
-        for chunk in engine.images.get(digest).save(chunk_size=1 << 20):
-            file.write(chunk)
-        file.flush()
-        yield from_saved(Path(file.name), digest)
 
 
 def _folders(attributes: dict[str, Any], count: int) -> list[Path] | None:

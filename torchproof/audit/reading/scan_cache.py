@@ -22,6 +22,7 @@ from torchproof.audit.reading import file_detail as inspect
 from torchproof.audit.reading import layer_scan as layers
 from torchproof.audit.reading.elf import ElfFacts, Symbol
 from torchproof.audit.reading.layer_scan import LayerScan
+from torchproof.image import compression, layer_tar
 from torchproof.index.indexes import cache_dir
 from torchproof.model.results import Finding, Level
 
@@ -29,7 +30,7 @@ from torchproof.model.results import Finding, Level
 def code_version() -> str:
     """Name the code that makes facts: facts that other code made are not used."""
     digest = hashlib.sha256()
-    for module in (elf, facts, fatbin, inspect, layers):
+    for module in (compression, elf, facts, fatbin, inspect, layer_tar, layers):
         digest.update(inspection.getsource(module).encode())
     return digest.hexdigest()[:16]
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from isal import isal_zlib
 
@@ -24,20 +24,16 @@ from torchproof.audit.facts import (
     Subject,
 )
 from torchproof.audit.reading.file_detail import inspect, wanted
-from torchproof.audit.reading.layer_scan import (
-    CHUNK,
-    IN_MEMORY,
-    UNPACKING,
-    LayerScan,
-    merge,
-    problem,
-)
+from torchproof.audit.reading.layer_scan import IN_MEMORY, LayerScan, merge, problem
 from torchproof.audit.reading.scan_cache import FactCache
 from torchproof.errors import IntegrityError, TorchproofError
 from torchproof.image.layers import PREFIX
 from torchproof.index.download import sha256_of
 from torchproof.model.lock import Lock, LockedWheel
 
+CHUNK: Final = 128 << 10
+"""Bytes of a wheel that are read at a time."""
+UNPACKING: Final = cast("type[Exception]", isal_zlib.error)
 LARGEST_WHEEL: Final = 16 << 30
 """Bytes unpacked above which a wheel is taken for a bomb; torch's are under 2 GB."""
 SCHEMES: Final = {"scripts": "bin", "headers": "include"}
@@ -153,7 +149,7 @@ def _pieces(path: Path, member: Member) -> Iterator[bytes]:
         file.seek(member.offset)
         left = member.packed
         while left:
-            packed = file.read(min(CHUNK // 8, left))
+            packed = file.read(min(CHUNK, left))
             if not packed:
                 return
             left -= len(packed)

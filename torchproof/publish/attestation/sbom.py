@@ -12,7 +12,7 @@ from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
-from torchproof.image.stored import Image
+from torchproof.image.stored_image import Image
 from torchproof.model.lock import Lock
 from torchproof.publish.image_check import Inside
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torchproof.errors import EvidenceError, InputError, TorchproofError
-from torchproof.image.stored import Image, from_registry, pick_platform
+from torchproof.image.open_image import from_registry
+from torchproof.image.stored_image import INDEXES, Image, pick_platform
 from torchproof.model.digests import sha256_digest
 from torchproof.model.results import State
 from torchproof.publish.attestation.attached import (
@@ -33,7 +34,7 @@ from torchproof.publish.attestation.signing import (
 )
 from torchproof.publish.attestation.statement import StatementModel, names_subject, read_statement
 from torchproof.publish.tags import is_ours, parse_content
-from torchproof.registry import DOCKER_MANIFEST_LIST, OCI_INDEX, Reference, Registry
+from torchproof.registry import Reference, Registry
 
 
 class Part(StrEnum):
@@ -143,7 +144,7 @@ def _digest_of(registry: Registry, reference: Reference) -> str:
     found = registry.manifest(reference.repository, reference.target)
     if found is None:
         raise EvidenceError("there is no such image", where=str(reference))
-    if found.media_type not in (OCI_INDEX, DOCKER_MANIFEST_LIST):
+    if found.media_type not in INDEXES:
         return found.digest
     chosen = pick_platform(found.json())
     if chosen is None:
