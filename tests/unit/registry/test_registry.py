@@ -69,7 +69,7 @@ def test_a_refusal_is_not_repeated(fake: FakeRegistry, client: Registry) -> None
     fake.faults.append(Fault("POST", "uploads", status=403, times=99))
     with pytest.raises(RegistryError, match="403") as error:
         client.push_stream("a/b", source)
-    assert "right to push" in error.value.fix
+    assert "permission to push" in error.value.fix
     assert sum(count for name, count in fake.requests.items() if "POST" in name) == 1
 
 
@@ -96,7 +96,7 @@ def test_another_size_than_promised_never_becomes_a_blob(
     fake: FakeRegistry, client: Registry, wrong: int
 ) -> None:
     size = sum(map(len, source()))
-    with pytest.raises(IntegrityError, match=f"recorded are {DIGEST} and {size + wrong} bytes"):
+    with pytest.raises(IntegrityError, match=f"the record says {DIGEST} and {size + wrong} bytes"):
         client.push_stream("a/b", source, digest=DIGEST, size=size + wrong)
     assert not fake.blobs
     assert fake.requests["PATCH uploads"] == 1
