@@ -8,7 +8,7 @@ import pytest
 from torchproof.cli import main
 from torchproof.errors import InputError
 from torchproof.model.results import State
-from torchproof.pick.rank import Candidate, Picked, Wish, check_python, check_torch, pick
+from torchproof.pick.rank import CandidateCell, Picked, PickRequest, check_python, check_torch, pick
 from torchproof.upstream.driver_rules import Fit, ImageNeeds, parse_driver
 from torchproof.upstream.facts import load_facts
 from torchproof.upstream.gpus import gpu_table
@@ -21,9 +21,11 @@ python: ["3.11"]
 """
 
 
-def cell(torch: str, cuda: str, state: State = State.VERIFIED, python: str = "3.11") -> Candidate:
+def cell(
+    torch: str, cuda: str, state: State = State.VERIFIED, python: str = "3.11"
+) -> CandidateCell:
     build = FACTS.releases[torch].builds.get(cuda)
-    return Candidate(
+    return CandidateCell(
         needs=ImageNeeds(
             cell=f"{torch}-{cuda}-py{python.replace('.', '')}",
             cuda=cuda,
@@ -37,15 +39,15 @@ def cell(torch: str, cuda: str, state: State = State.VERIFIED, python: str = "3.
 
 
 def ask(
-    cells: list[Candidate],
+    cells: list[CandidateCell],
     driver: str = "580.65.06",
     gpu: str = "A100",
     torch: str = "",
     python: str = "",
 ) -> Picked:
     gpus = tuple(gpu_table().find(name) for name in gpu.split(","))
-    wish = Wish(torch=torch, driver=parse_driver(driver), gpus=gpus, python=python)
-    return pick(cells, wish, FACTS)
+    request = PickRequest(torch=torch, driver=parse_driver(driver), gpus=gpus, python=python)
+    return pick(cells, request, FACTS)
 
 
 def best(picked: Picked) -> str | None:
