@@ -40,7 +40,7 @@ from torchproof.report.models import (
 )
 from torchproof.report.order import order_cells, order_hosts
 from torchproof.upstream.driver_rules import HostRow
-from torchproof.verdict.decide import Policy, RequiredProbe
+from torchproof.verdict.policy import Policy, RequiredProbe
 
 
 def report_cell(

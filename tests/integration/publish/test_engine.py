@@ -29,7 +29,7 @@ from torchproof.model.lock_file import lock_path, write_lock
 from torchproof.model.results import Built, Host, Outcome, SubjectKind
 from torchproof.probing.run_probes import RunOptions, open_trial
 from torchproof.probing.script import PROBES, suite_hash
-from torchproof.publish.reuse import bring_image, bring_passes, open_ledger
+from torchproof.publish.reuse import pull_published_image, reuse_passes, open_ledger
 from torchproof.registry import Registry
 
 pytestmark = [needs("registry"), needs("docker")]
@@ -114,23 +114,23 @@ def test_a_published_image_and_its_passes_are_brought_instead_of_built_and_probe
     client.images.remove(image.id, force=True)
     ledger = open_ledger(load_matrix(shop.matrix))
     assert ledger is not None
-    found = bring_image(ledger, lock)
+    found = pull_published_image(ledger, lock)
     assert found is not None and found.config == image.id
     local = f"{REPOSITORY_HERE}:{lock.cell}"
     try:
         assert client.images.get(local).id == image.id
         trial = open_trial(CpuHost(), brought(lock, image), lock, folder=PROBES, reports=tmp_path)
-        assert bring_passes(ledger, trial, found) == ("linkage",)
+        assert reuse_passes(ledger, trial, found) == ("linkage",)
         assert trial.store.load()["linkage"].outcome is Outcome.PASS
-        assert bring_passes(ledger, trial, found) == ()
+        assert reuse_passes(ledger, trial, found) == ()
         strict = RunOptions(thresholds={"linkage": {"x": 1.0}})
         other = open_trial(
             CpuHost(), brought(lock, image), lock, folder=PROBES, reports=tmp_path, options=strict
         )
-        assert bring_passes(ledger, other, found) == ()
+        assert reuse_passes(ledger, other, found) == ()
     finally:
         client.images.remove(local)
-    assert bring_image(ledger, made_lock(salt="other")) is None
+    assert pull_published_image(ledger, made_lock(salt="other")) is None
 
 
 class CpuHost:

@@ -242,7 +242,7 @@ def test_of_two_images_under_one_immutable_tag_one_wins_and_takes_all_tags(
     found = assert_complete(registry.host, REPOSITORY)
     assert set(found.values()) == {digests[done.index(True)]}
     loser = runs[done.index(False)][0]
-    assert "names another image already" in "\n".join(loser.log)
+    assert "already names another image" in "\n".join(loser.log)
 
 
 def test_wrong_credentials_are_told_without_showing_them(

@@ -166,7 +166,7 @@ def test_an_immutable_tag_never_moves(
     before = tags(registry.host)
     shop.report(shop.cell(lock, salt="built again"))
     assert main(shop.arguments()) == 1
-    assert "names another image already" in capsys.readouterr().err
+    assert "already names another image" in capsys.readouterr().err
     after = tags(registry.host)
     assert {tag: after[tag] for tag in before} == before
 

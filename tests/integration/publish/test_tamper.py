@@ -161,7 +161,7 @@ def test_a_tag_that_was_moved_to_another_image_without_evidence(
         other = json.dumps(manifest.json() | {"annotations": {"made": "otherwise"}}).encode()
         client.put_manifest(REPOSITORY, "2.9.1-cu128", other)
     answer = verify(scene, capsys)
-    assert "carries no evidence" in answer["faults"][0]["message"]
+    assert "has no evidence" in answer["faults"][0]["message"]
     assert "names another image" in answer["faults"][0]["message"]
 
 
@@ -207,7 +207,7 @@ def test_evidence_of_another_image_attached_to_this_one(
         client.put_manifest(REPOSITORY, "any", json.dumps(manifest).encode())
     code = main(["verify", f"{scene.host}/{REPOSITORY}:2.8.0-cu128", "--key", str(scene.public)])
     assert code == 1
-    assert "subject is not right: the evidence is about" in capsys.readouterr().out
+    assert "subject is wrong: the evidence is about" in capsys.readouterr().out
 
 
 def test_another_key_than_the_signers(

@@ -38,7 +38,7 @@ def test_our_statement_is_one_that_sigstore_signs() -> None:
 
 
 def test_what_is_no_bundle_is_refused() -> None:
-    with pytest.raises(EvidenceError, match="no sigstore bundle"):
+    with pytest.raises(EvidenceError, match="not a sigstore bundle"):
         open_bundle(b"{}", "me@example.org", "https://issuer.example.org", where="here")
 
 

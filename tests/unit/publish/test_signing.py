@@ -84,7 +84,7 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="P-256"):
             load_signing_key(write(tmp_path / "key", key))
     (tmp_path / "cosign").write_text("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\nx\n")
-    with pytest.raises(InputError, match="cosign's own way") as error:
+    with pytest.raises(InputError, match="cosign's own format") as error:
         load_signing_key(tmp_path / "cosign")
     assert "import-key-pair" in error.value.fix
     with pytest.raises(InputError, match="No such file"):
@@ -92,9 +92,9 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_private_key_does_not_verify(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="takes the public one"):
+    with pytest.raises(InputError, match="needs the public one"):
         load_verifying_key(write(tmp_path / "key", KEY.private))
-    with pytest.raises(InputError, match="no public key"):
+    with pytest.raises(InputError, match="not a public key"):
         parse_verifying_key(b"nothing", where="here")
 
 

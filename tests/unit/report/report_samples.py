@@ -24,7 +24,8 @@ from torchproof.model.results import (
 from torchproof.report.convert import make_report, report_cell
 from torchproof.report.models import AnswerModel, CellModel, DeclaredHostModel, ReportModel
 from torchproof.upstream.driver_rules import Fit, HostRule
-from torchproof.verdict.decide import Policy, RequiredProbe, decide, from_error
+from torchproof.verdict.decide import decide, from_error
+from torchproof.verdict.policy import Policy, RequiredProbe
 
 AT = "2026-11-30T09:41:07Z"
 SUITE = "sha256:" + hashlib.sha256(b"suite").hexdigest()

@@ -29,7 +29,8 @@ from torchproof.model.results import (
     SubjectKind,
     Verdict,
 )
-from torchproof.verdict.decide import Policy, RequiredProbe, audit_errors, decide, from_error, judge
+from torchproof.verdict.decide import audit_errors, decide, from_error, judge
+from torchproof.verdict.policy import Policy, RequiredProbe
 
 ERROR = Finding(rule="link.undefined", level=Level.ERROR, message="no symbol", where="/lib/x.so")
 
