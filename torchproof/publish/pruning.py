@@ -62,7 +62,7 @@ def decide(
 
     Moving tags that no cell of the matrix can have any longer do not count. A version goes if its
     cell is no longer in the matrix, or if `keep` versions are newer. It never goes if a tag that
-    stays names its digest, or if it is verified in the matrix and `keep_verified` is set.
+    stays names its digest, or, with `keep_verified`, if it is verified and its cell in the matrix.
     """
     kept = _kept_tags(tags, policy)
     by_cell: dict[str, list[Version]] = {}

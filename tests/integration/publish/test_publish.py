@@ -220,7 +220,7 @@ def test_staged_content_is_tagged_by_the_next_publish_without_the_image(
     assert tags(registry.host)[lock.cell] == cell["image"]["digest"]
 
 
-def test_verify_answers_what_was_proven_where(
+def test_verify_says_what_was_proven_where(
     registry: RunningRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop = Workshop(tmp_path / "shop", registry.host)

@@ -100,13 +100,13 @@ def test_forward_compatibility_is_not_a_fit_but_is_named_with_a_newer_driver() -
     assert any("torch 2.9.1 for cu126" in line for line in picked.change)
 
 
-def test_another_torch_of_the_matrix_is_named() -> None:
+def test_another_torch_in_the_matrix_is_named() -> None:
     picked = ask([cell("2.7.1", "cu118"), cell("2.9.1", "cu126")], driver="470.10", torch="2.9")
     assert picked.best is None
     assert any("2.7.1-cu118-py311" in line for line in picked.change)
 
 
-def test_a_gpu_that_no_torch_of_that_version_serves_names_the_newest_that_does() -> None:
+def test_for_an_unsupported_gpu_the_newest_torch_that_supports_it_is_named() -> None:
     picked = ask([cell("2.9.1", "cu126")], gpu="K80", driver="535.104.05")
     assert picked.best is None
     assert picked.change == ("the newest torch with code for K80 (sm_37) is 2.7.1 for cu118",)
@@ -124,7 +124,7 @@ def test_a_version_is_matched_by_its_parts() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "2.9.1+cu128", "2.9.*", ">=2", "2..9", "2.9.1.0"])
-def test_what_is_no_torch_version_is_refused(text: str) -> None:
+def test_an_invalid_torch_version_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         check_torch(text)
 
@@ -132,12 +132,12 @@ def test_what_is_no_torch_version_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "version"), [("3.11", "3.11"), ("py311", "3.11"), ("cp312", "3.12"), ("", "")]
 )
-def test_python_is_read_in_its_usual_spellings(text: str, version: str) -> None:
+def test_the_usual_spellings_of_a_python_version_are_accepted(text: str, version: str) -> None:
     assert check_python(text) == version
 
 
 @pytest.mark.parametrize("text", ["2.7", "three", "3", "3.x"])
-def test_what_is_no_python_is_refused(text: str) -> None:
+def test_an_invalid_python_version_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         check_python(text)
 

@@ -1,4 +1,4 @@
-"""Envelopes and keys."""
+"""Signed envelopes and key files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(path: Path, key: object, password: bytes | None = None) -> Path:
 
 
 @given(st.binary(max_size=500))
-def test_a_signature_holds_for_its_payload_and_key_alone(payload: bytes) -> None:
+def test_a_signature_is_valid_only_for_its_payload_and_key(payload: bytes) -> None:
     data = KEY.sign(payload)
     envelope = open_envelope(data, where="here")
     assert envelope.payload == payload

@@ -37,7 +37,7 @@ def run(
     for folder in stale_folders(names) if only is None else ():
         # Another matrix file may have the cell: only files that differ from their lock are drift.
         out.print(
-            f"{folder}: not a cell of this matrix; delete the folder unless another matrix has it"
+            f"{folder}: this matrix has no such cell; delete the folder unless another has it"
         )
         locked = (folder / "lock.yaml").exists()
         drift = not locked or _write_or_compare(folder.name, check, out) or drift
