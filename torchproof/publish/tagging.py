@@ -107,7 +107,8 @@ def move_tags(
 ) -> tuple[MovedTag, ...]:
     """Move the tags that these images may have to where they belong, until all are right.
 
-    Raises `RegistryError` if other publishers keep moving them."""
+    Raises `RegistryError` if other publishers keep moving them.
+    """
     before: dict[str, str | None] = {}
     for round_ in range(_ROUNDS):
         chosen = plan_moves(registry, repository, placed)

@@ -80,7 +80,7 @@ def _merge_cell(group: Sequence[CellModel]) -> CellModel:
         # It failed outside its audit and probes: in its build or its wheels.
         state, reason = State.FAILED, min(cell.reason for cell in failed)
     elif state is State.UNPROVEN and not any(cell.verdict in _TRIED for cell in group):
-        # The host cut each of these runs short: its reason stands.
+        # The host cut each of these runs short: keep its reason.
         state, reason, fix = about.verdict, about.reason, about.fix
     return about.model_copy(
         update={

@@ -54,7 +54,7 @@ class RunSettings:
     images: Path = IMAGES
     reports: Path = Path("reports")
     fresh: bool = False
-    """Reuse nothing of an earlier run."""
+    """Probe again, and reuse nothing that is published."""
     ledger: Ledger | None = None
     """Looks things up in the registry that verified images go to; None: take nothing from it."""
 

@@ -39,7 +39,7 @@ def run(
         bool,
         typer.Option(
             "--fresh",
-            help="Reuse no image and no result of an earlier run, local or published.",
+            help="Probe again, and reuse no published image or result.",
         ),
     ] = False,
     key: Annotated[
@@ -53,8 +53,8 @@ def run(
 ) -> int:
     """Plan, lock, generate, build, audit and probe every cell, and report.
 
-    Exit code 1 if a cell failed; 3 if the machine or the network kept a cell from being tried
-    whose torch exists upstream; 4 with --strict if a cell is unproven or blocked.
+    Exit code 1 if a cell failed; 3 if a cell's torch was found, but the machine or the network kept
+    it from being tried; 4 with --strict if a cell is unproven or blocked.
     """
     inputs = load_inputs(matrix)
     wanted = inputs.matrix.probes

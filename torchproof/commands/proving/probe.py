@@ -30,7 +30,9 @@ def run(
     probes: Annotated[
         str | None, typer.Option(help="Only these probes: names, comma-separated.")
     ] = None,
-    target: Annotated[str, typer.Option(help="image (built cells) or host.")] = "image",
+    target: Annotated[
+        str, typer.Option(help="image (the built cells) or host (the current Python).")
+    ] = "image",
     engine: Annotated[str, typer.Option(help="auto, docker or venv.")] = "auto",
     builder: Annotated[
         str, typer.Option(help="What built the cells: docker or assemble.")

@@ -93,7 +93,8 @@ def attach(registry: Registry, repository: str, subject: Descriptor, piece: Piec
 def settle(registry: Registry, repository: str, subject: str) -> None:
     """Make the image's referrers and cosign's tag name all its artifacts, whoever attached them.
 
-    Raises `RegistryError` if the registry does not list them, or others keep changing them."""
+    Raises `RegistryError` if the registry does not list them, or others keep changing them.
+    """
     for round_ in range(_ROUNDS):
         tagged = _tagged_manifests(registry, repository, subject)
         if not tagged:

@@ -107,10 +107,10 @@ def _uncovered_host(
     requirement: Requirement, usable: Sequence[PredicateModel], where: str
 ) -> list[str]:
     probes = [probe for predicate in usable for probe in predicate.cell.probes]
-    asked = {probe.name for probe in probes if probe.required}
+    required = {probe.name for probe in probes if probe.required}
     passed = {probe.name for probe in probes if _passed(probe, requirement)}
-    lacking = sorted(asked - passed)
-    if not asked or not passed:
+    lacking = sorted(required - passed)
+    if not required or not passed:
         return [f"nothing was proven{where}"]
     return [f"these have not passed{where}: {', '.join(lacking)}"] if lacking else []
 
