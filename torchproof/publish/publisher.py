@@ -86,7 +86,7 @@ class _Pushed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PublishResult:
     """What publishing did. `refused` are the cells that policy does not allow, with the reason."""
 
     published: tuple[Prepared, ...] = ()
@@ -95,7 +95,7 @@ class Outcome:
     failed: tuple[TorchproofError, ...] = field(default=())
 
 
-def publish(report: ReportModel, cells: Sequence[str], target: Target) -> Outcome:
+def publish(report: ReportModel, cells: Sequence[str], target: Target) -> PublishResult:
     """Publish the named cells of a report, as far as policy allows them.
 
     A cell at fault (`CellError`) is left out, and the others go on. A registry or engine at fault
@@ -115,7 +115,9 @@ def publish(report: ReportModel, cells: Sequence[str], target: Target) -> Outcom
             failed.append(error)
             target.say(decision.cell, f"not published: {error.message}")
     if target.stage:
-        return Outcome(published=tuple(prepared), refused=tuple(refused), failed=tuple(failed))
+        return PublishResult(
+            published=tuple(prepared), refused=tuple(refused), failed=tuple(failed)
+        )
     placed = []
     for image in prepared:
         try:
@@ -129,7 +131,7 @@ def publish(report: ReportModel, cells: Sequence[str], target: Target) -> Outcom
     moved: tuple[MovedTag, ...] = ()
     if placed:
         moved = move_tags(target.registry, target.repository, [image.tag for image in placed])
-    return Outcome(
+    return PublishResult(
         published=tuple(placed), refused=tuple(refused), moved=moved, failed=tuple(failed)
     )
 

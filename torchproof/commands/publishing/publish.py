@@ -14,7 +14,7 @@ from torchproof.matrix.expand import DEFAULT, load_matrix, match_ids
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock_file import IMAGES
 from torchproof.publish.attestation.signing import SigningKey, load_signing_key
-from torchproof.publish.publisher import Outcome, Target, decisions_for, publish
+from torchproof.publish.publisher import PublishResult, Target, decisions_for, publish
 from torchproof.publish.tags import immutable_tag, moving_tags, parse_immutable
 from torchproof.registry import Reference, Registry
 from torchproof.report import read_report
@@ -59,9 +59,9 @@ def run(
             stage=stage,
             say=_print,
         )
-        outcome = publish(report, cells, target)
-    _print_outcome(outcome, where)
-    done = not outcome.failed and (outcome.published or not outcome.refused or stage)
+        result = publish(report, cells, target)
+    _print_result(result, where)
+    done = not result.failed and (result.published or not result.refused or stage)
     return int(Exit.OK if done else Exit.CELL_FAILED)
 
 
@@ -91,14 +91,14 @@ def _preview(report: ReportModel, cells: tuple[str, ...], matrix: Matrix, where:
     return int(Exit.OK if allowed or not cells else Exit.CELL_FAILED)
 
 
-def _print_outcome(outcome: Outcome, where: Reference) -> None:
-    for decision in outcome.refused:
+def _print_result(result: PublishResult, where: Reference) -> None:
+    for decision in result.refused:
         _print(decision.cell, f"refused: {decision.reason}")
-    for error in outcome.failed:
+    for error in result.failed:
         typer.echo(f"error: {error}", err=True)
-    for image in outcome.published:
+    for image in result.published:
         _print(image.cell, f"{where}:{image.tag.tag}@{image.digest}")
-    for moved in outcome.moved:
+    for moved in result.moved:
         state = "is" if moved.before == moved.digest else "moved to"
         _print("", f"{where}:{moved.tag} {state} {moved.name}")
 
