@@ -1,4 +1,4 @@
-"""The command line: parses, prints, and turns errors into exit codes. Verbs are in `commands/`."""
+"""The command line: parses, prints, turns errors into exit codes. The verbs are in `commands/`."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ VERBS = {
     "prune": "publishing",
     "schema": "asking",
 }
-"""Verb → its room of `torchproof.commands`: there, the function `run` of the verb's module."""
+"""Verb → its package in `torchproof.commands`; the function `run` of the verb's module runs it."""
 
 _INTERRUPTED = "torchproof: interrupted; finished results are kept, run again to resume"
 
 DEBUG = "TORCHPROOF_DEBUG"
-"""Set it to see where a fault of torchproof itself happened."""
+"""Environment variable: if set, an internal error prints its traceback."""
 
 
 def app(verbs: Iterable[str] = tuple(VERBS)) -> typer.Typer:
@@ -50,7 +50,7 @@ def app(verbs: Iterable[str] = tuple(VERBS)) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    # typer takes an application of one command for that command itself, without its name.
+    # typer treats an application with a single command as that command, and drops its name.
     application.callback()(lambda: None)
     for verb in verbs:
         module = importlib.import_module(f"torchproof.commands.{VERBS[verb]}.{verb}")
@@ -60,12 +60,12 @@ def app(verbs: Iterable[str] = tuple(VERBS)) -> typer.Typer:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit code. The one place where errors are caught."""
-    # What stops a CI job is SIGTERM: it ends a run as Ctrl-C does, with everything cleaned up.
+    # CI systems stop a job with SIGTERM: end the run as Ctrl-C does, with everything cleaned up.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
     try:
         asked = sys.argv[1:] if argv is None else argv
-        # Importing every verb takes seconds; the one that is asked for is enough.
+        # Importing every verb takes seconds, so import only the one that was asked for.
         verbs = asked[:1] if asked and asked[0] in VERBS else list(VERBS)
         app(verbs)(args=argv, prog_name="torchproof")
     except TorchproofError as error:
@@ -74,19 +74,19 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         errors.print(_INTERRUPTED)
         return int(Exit.INTERRUPTED)
-    except BrokenPipeError:  # `… | head` has seen enough
+    except BrokenPipeError:  # the reader (`… | head`) closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return int(Exit.OK)
     except SystemExit as stop:
-        if stop.code == Exit.INTERRUPTED:  # typer's word for an interrupt is silence
+        if stop.code == Exit.INTERRUPTED:  # typer exits on an interrupt without a word
             errors.print(_INTERRUPTED)
         return stop.code if isinstance(stop.code, int) else int(Exit.OK)
     except Exception as error:
         if os.environ.get(DEBUG):
             traceback.print_exc()
         errors.print(
-            f"torchproof: a fault of torchproof itself: {type(error).__name__}: {error}\n"
-            f"  fix: run again with {DEBUG}=1 and report what it prints"
+            f"torchproof: internal error: {type(error).__name__}: {error}\n"
+            f"  fix: run again with {DEBUG}=1 and report the traceback"
         )
         return int(Exit.ENVIRONMENT)
     return int(Exit.OK)
@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
 def _exiting(verb: Callable[..., int]) -> Callable[..., None]:
     """Make the code that a verb returns the exit code of the process.
 
-    typer alone would drop it.
+    typer alone would ignore it.
     """
 
     @functools.wraps(verb)

@@ -1,4 +1,4 @@
-"""What can go wrong, one class and one exit code a kind. Only `torchproof.cli.main` catches them.
+"""What can go wrong: one class and one exit code per kind. Only `torchproof.cli.main` catches them.
 
 A message says what is wrong and where; `fix` says what to do about it.
 """
@@ -51,13 +51,13 @@ class CellError(TorchproofError):
 
 
 class DriftError(TorchproofError):
-    """A generated and committed file differs from what its source gives."""
+    """A generated, committed file differs from what its source generates."""
 
     exit_code = Exit.CELL_FAILED
 
 
 class HostError(TorchproofError):
-    """The machine is at fault: engine gone, disk full, tool missing. A cell becomes `blocked`."""
+    """The machine is at fault: no engine, disk full, tool missing. A cell becomes `blocked`."""
 
     exit_code = Exit.ENVIRONMENT
 
@@ -71,16 +71,16 @@ class RegistryError(HostError):
 
 
 class IntegrityError(CellError):
-    """Bytes do not have the digest or size that was promised."""
+    """Bytes do not have the expected digest or size."""
 
 
 class EvidenceError(TorchproofError):
-    """Evidence is missing, altered, or does not cover what was asked."""
+    """Evidence is missing or altered, or does not cover what was asked."""
 
     exit_code = Exit.CELL_FAILED
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return "did you mean `x`?" for the nearest known name; an empty string if none is near."""
+    """Return "did you mean `x`?" for the nearest known name; an empty string if none is close."""
     close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)
     return f"did you mean `{close[0]}`?" if close else ""

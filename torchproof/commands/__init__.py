@@ -1,1 +1,1 @@
-"""The verbs of the command line: each parses, calls the library, prints, returns a code."""
+"""The verbs of the command line: each parses, calls the library, prints, returns an exit code."""

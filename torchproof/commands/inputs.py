@@ -1,4 +1,4 @@
-"""What most verbs start from: the matrix, what is known upstream, and the indexes of both."""
+"""What most verbs start from: the matrix, the facts about upstream, and the package indexes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from torchproof.upstream.facts import Facts, load_facts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """A matrix file that was read, and what its cells are resolved with."""
+    """A parsed matrix file, and what its cells are resolved with."""
 
     matrix: Matrix
     facts: Facts
     indexes: Indexes
 
     def survey(self) -> tuple[SurveyedCell, ...]:
-        """Ask the indexes, and judge every cell by what they offer.
+        """Ask the indexes what they offer, and judge every cell by it.
 
-        Raises InputError for a matrix whose names stand for nothing.
+        Raises InputError if the matrix names something that does not exist.
         """
         return survey(
             self.matrix,

@@ -1,1 +1,1 @@
-"""Which image fits: ranked tags for a driver and a GPU, and wheels that link with a torch."""
+"""Which image runs on a driver and a GPU, ranked, and which wheels link with a torch."""

@@ -1,4 +1,4 @@
-"""Candidates for `pick`: cells of a matrix, their locks, and what the last report says of them."""
+"""Candidates for `pick`: the cells of a matrix, with their locks and their last verdicts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchproof.matrix.expand import expand, load_matrix
 from torchproof.model.cell import Cell
 from torchproof.model.lock_file import IMAGES, lock_path, read_lock
 from torchproof.model.results import NotTried, State
-from torchproof.pick.rank import Candidate
+from torchproof.pick.rank import CandidateCell
 from torchproof.report.files import REPORT, read_report
 from torchproof.report.models import CellModel
 from torchproof.upstream.availability import judge
@@ -19,10 +19,10 @@ from torchproof.upstream.facts import Facts
 
 def candidates(
     matrix: Path, reports: Path, facts: Facts, images: Path = IMAGES
-) -> tuple[Candidate, ...]:
-    """Return every cell of a matrix file. Asks no index: what no report says, the data must.
+) -> tuple[CandidateCell, ...]:
+    """Return every cell of a matrix file. Asks no index: a cell in no report is judged by the data.
 
-    Raises InputError for a matrix or report that cannot be read.
+    Raises InputError if the matrix or the report cannot be read.
     """
     reported: dict[str, CellModel] = {}
     if (reports / REPORT).exists():
@@ -35,10 +35,10 @@ def candidates(
 
 def _candidate(
     cell: Cell, excluded: str, reported: CellModel | None, facts: Facts, images: Path
-) -> Candidate:
+) -> CandidateCell:
     state, reason = _state(cell, excluded, reported, facts)
     archs, archs_from = _archs(cell, facts, images)
-    return Candidate(
+    return CandidateCell(
         needs=ImageNeeds(
             cell=cell.id,
             cuda=cell.cuda,
@@ -69,7 +69,7 @@ def _state(
 
 
 def _archs(cell: Cell, facts: Facts, images: Path) -> tuple[tuple[str, ...], str]:
-    """Return the device code of a cell's image, and where that is known from."""
+    """Return the architectures that a cell's image has code for, and how that is known."""
     if cell.gpus:
         return cell.gpus, "this slim image"
     path = lock_path(cell.id, images)

@@ -1,8 +1,8 @@
-"""Which NCCL or cuDNN wheels link with a torch: from the symbols in both. An edge: asks the index.
+"""Which NCCL or cuDNN wheels link with a torch, by the symbols in both. An edge: asks the index.
 
-NCCL: every nccl* name that libtorch_cuda.so asks for must be among the names that libnccl.so.2
-exports. cuDNN: same major and a minor not older than the one torch was compiled against
-(torch/backends/cudnn/__init__.py), and the names as well.
+NCCL: libnccl.so.2 must export every nccl* name that libtorch_cuda.so needs. cuDNN: the same
+major version, a minor not older than the one torch was compiled against
+(torch/backends/cudnn/__init__.py), and all names too.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from torchproof.upstream.facts import load_facts
 
 TORCH_MEMBER: Final = "torch/lib/libtorch_cuda.so"
 TAILS: Final = (6 << 20, 16 << 20, 48 << 20)
-"""Packed bytes read from the end of libtorch_cuda.so, where patchelf has put its names."""
+"""Compressed bytes read from the end of libtorch_cuda.so, where patchelf puts its names."""
 HEAD: Final = 1 << 17
-"""Packed bytes read from the start of a library, where the linker puts its names."""
+"""Compressed bytes read from the start of a library, where the linker puts its names."""
 FEWEST: Final = 5
-"""Names below which a part cannot have held the whole table."""
+"""With fewer names than this, the part that was read did not hold the whole table."""
 
 
 class Library(StrEnum):
-    """What may be overridden."""
+    """A library whose wheel a cell may override."""
 
     NCCL = "nccl"
     CUDNN = "cudnn"
@@ -52,8 +52,8 @@ SONAMES: Final = {Library.NCCL: "libnccl.so.2", Library.CUDNN: "libcudnn.so."}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """The torch that is asked about. `cuda` "" means the build that the default index has."""
+class LinkQuery:
+    """The torch to link with. `cuda` "" means the build that the default index has."""
 
     torch: str
     cuda: str = ""
@@ -62,8 +62,8 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One released wheel: does it link, and if not, why."""
+class WheelCandidate:
+    """One released wheel: whether it links, and if not, why."""
 
     version: str
     links: bool
@@ -73,19 +73,19 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compatibility:
-    """The answer: candidates, oldest first. `floor` is the oldest above which all link."""
+    """The answer: candidates, oldest first."""
 
     torch: str
     cuda: str
     package: str
     needs: tuple[str, ...]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[WheelCandidate, ...]
     fetched: int
     """Bytes that came over the network."""
 
     @property
     def floor(self) -> str:
-        """The oldest version from which on all link; "" if the newest does not."""
+        """The oldest version such that it and all newer ones link; "" if the newest does not."""
         floor = ""
         for candidate in reversed(self.candidates):
             if not candidate.links:
@@ -94,29 +94,29 @@ class Compatibility:
         return floor
 
 
-def compatible(library: Library, wish: Wish, indexes: Indexes, cache: Path) -> Compatibility:
-    """Answer which wheels of a library link with a torch.
+def compatible(library: Library, query: LinkQuery, indexes: Indexes, cache: Path) -> Compatibility:
+    """Return which released wheels of a library link with a torch.
 
     Raises InputError for a torch that is not published, IndexUnreachableError if an index does not
     answer, CellError if a wheel holds no such library.
     """
     reader = _Reader(cache / "symbols")
     with reader.client:
-        resolved = _resolve(wish, indexes)
+        resolved = _resolve(query, indexes)
         package = next(
-            (one for one in resolved if re.fullmatch(rf"nvidia-{library}-cu\d+", one.name)), None
+            (item for item in resolved if re.fullmatch(rf"nvidia-{library}-cu\d+", item.name)), None
         )
-        torch = next(one for one in resolved if one.name == "torch")
+        torch = next(item for item in resolved if item.name == "torch")
         if package is None:
             raise CellError(
-                f"torch {wish.torch} does not take {library} from a wheel of its own",
+                f"torch {query.torch} does not get {library} from a separate wheel",
                 fix="ask about a CUDA build",
             )
-        cuda = wish.cuda or _default_cuda(wish)
+        cuda = query.cuda or _default_cuda(query)
         needs = reader.needs(torch.wheels[0], library)
-        compiled = _compiled(wish.torch, cuda) if library is Library.CUDNN else ""
-        found: list[Candidate] = []
-        for version, wheel in _released(package, wish, indexes, reader.client):
+        compiled = _compiled(query.torch, cuda) if library is Library.CUDNN else ""
+        found: list[WheelCandidate] = []
+        for version, wheel in _released(package, query, indexes, reader.client):
             pinned = str(version) == package.version
             reason = _too_old(version, compiled or (package.version if compiled is None else ""))
             if not reason:
@@ -124,10 +124,10 @@ def compatible(library: Library, wish: Wish, indexes: Indexes, cache: Path) -> C
                 lacking = sorted(set(needs) - set(exports))
                 reason = f"lacks {', '.join(lacking[:3])}" if lacking else ""
             found.append(
-                Candidate(version=str(version), links=not reason, reason=reason, pinned=pinned)
+                WheelCandidate(version=str(version), links=not reason, reason=reason, pinned=pinned)
             )
     return Compatibility(
-        torch=wish.torch,
+        torch=query.torch,
         cuda=cuda,
         package=package.name,
         needs=tuple(needs),
@@ -136,38 +136,38 @@ def compatible(library: Library, wish: Wish, indexes: Indexes, cache: Path) -> C
     )
 
 
-def _resolve(wish: Wish, indexes: Indexes) -> tuple[Resolved, ...]:
-    target = Target(python=wish.python, platform=wish.platform)
-    default = _default_cuda(wish)
-    if wish.cuda and wish.cuda != default:
+def _resolve(query: LinkQuery, indexes: Indexes) -> tuple[Resolved, ...]:
+    target = Target(python=query.python, platform=query.platform)
+    default = _default_cuda(query)
+    if query.cuda and query.cuda != default:
         return compile_requirements(
-            [f"torch=={wish.torch}"],
+            [f"torch=={query.torch}"],
             target,
             default_index=indexes.url(PYPI),
-            named_index=indexes.url(f"pytorch/{wish.cuda}"),
+            named_index=indexes.url(f"pytorch/{query.cuda}"),
             from_named=load_facts().pytorch_packages,
         )
-    return compile_requirements([f"torch=={wish.torch}"], target, default_index=indexes.url(PYPI))
+    return compile_requirements([f"torch=={query.torch}"], target, default_index=indexes.url(PYPI))
 
 
-def _default_cuda(wish: Wish) -> str:
-    release = load_facts().release(wish.torch)
+def _default_cuda(query: LinkQuery) -> str:
+    release = load_facts().release(query.torch)
     if release is None:
         raise InputError(
-            f"torch {wish.torch} is not known", fix="name a release like 2.7.1 (`plan` lists them)"
+            f"torch {query.torch} is not a known release", fix="give one like 2.7.1 (see `plan`)"
         )
-    return release.default.get(wish.platform, "")
+    return release.default.get(query.platform, "")
 
 
 def _released(
-    package: Resolved, wish: Wish, indexes: Indexes, client: httpx.Client
+    package: Resolved, query: LinkQuery, indexes: Indexes, client: httpx.Client
 ) -> Sequence[tuple[Version, WheelFile]]:
     """Return the newest build of every released version for the platform, oldest first."""
-    place = indexes.url(f"pytorch/{wish.cuda}") if wish.cuda else indexes.url(PYPI)
-    if wish.cuda == _default_cuda(wish):
+    place = indexes.url(f"pytorch/{query.cuda}") if query.cuda else indexes.url(PYPI)
+    if query.cuda == _default_cuda(query):
         place = indexes.url(PYPI)
     wheels = fetch_page(place or configured_index() or _pip_default(), package.name, client)
-    machine = machine_of(wish.platform)
+    machine = machine_of(query.platform)
     found: dict[Version, WheelFile] = {}
     for wheel in wheels:
         with suppress(InvalidWheelFilename):
@@ -178,21 +178,21 @@ def _released(
 
 
 def _pip_default() -> str:
-    """Return the index that pip asks where nothing is configured."""
-    ask = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    """Return the index that pip uses by default."""
+    program = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
     done = subprocess.run(
-        [sys.executable, "-c", ask], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     if done.returncode:
         raise HostError(
-            "no package index is configured, and pip is not installed to ask for its own",
+            "no package index is configured, and without pip its default index is not known",
             fix="configure `index-url` of pip or uv, or install pip",
         )
     return done.stdout.strip()
 
 
 def _compiled(torch: str, cuda: str) -> str | None:
-    """Return the cuDNN that a build was compiled against; None if it is not known."""
+    """Return the cuDNN that a build was compiled against; None if unknown."""
     known: dict[str, Any] = read_data("compiled")["cudnn"]
     found = known.get(f"{torch}+{cuda}")
     return str(found) if found else None
@@ -204,14 +204,14 @@ def _too_old(version: Version, limit: str) -> str:
         return ""
     least = Version(limit)
     if version.major != least.major:
-        return f"another major version than {least}"
+        return f"its major version is not that of {least}"
     if version.minor < least.minor:
         return f"older than {least.major}.{least.minor}, which torch was compiled against or pins"
     return ""
 
 
 class _Reader:
-    """Names in wheels on an index, read once: they are kept by the wheel's hash."""
+    """Symbol names in wheels of an index, read once and cached by the wheel's hash."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -219,25 +219,25 @@ class _Reader:
         self.fetched = 0
 
     def needs(self, wheel: WheelFile, library: Library) -> list[str]:
-        """Return the names of a library that libtorch_cuda.so asks for."""
-        return self._kept(wheel, f"needs-{library}", lambda parts: _needs(parts, library))
+        """Return the names of a library that libtorch_cuda.so needs."""
+        return self._cached(wheel, f"needs-{library}", lambda parts: _needs(parts, library))
 
     def exports(self, wheel: WheelFile, library: Library) -> list[str]:
         """Return the names that the library of a wheel exports."""
-        return self._kept(wheel, f"exports-{library}", lambda parts: _exports(parts, library))
+        return self._cached(wheel, f"exports-{library}", lambda parts: _exports(parts, library))
 
-    def _kept(self, wheel: WheelFile, kind: str, read: Any) -> list[str]:
-        place = self._folder / f"{wheel.sha256 or wheel.filename}-{kind}.json"
+    def _cached(self, wheel: WheelFile, kind: str, read: Any) -> list[str]:
+        cache = self._folder / f"{wheel.sha256 or wheel.filename}-{kind}.json"
         with suppress(OSError, ValueError):
-            return [str(name) for name in json.loads(place.read_text(encoding="utf-8"))]
+            return [str(name) for name in json.loads(cache.read_text(encoding="utf-8"))]
         with PartialWheel(self._source(wheel)) as parts:
             names: list[str] = read(parts)
             self.fetched += parts.fetched
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            draft = place.with_suffix(".new")
+            draft = cache.with_suffix(".new")
             draft.write_text(json.dumps(names), encoding="utf-8")
-            draft.replace(place)
+            draft.replace(cache)
         return names
 
     def _source(self, wheel: WheelFile) -> RangeFile | Path:
@@ -255,7 +255,7 @@ def _needs(parts: PartialWheel, library: Library) -> list[str]:
         names = names_of(data, library)
         if len(names) >= FEWEST and UNKNOWN not in last_text(data):
             return names
-    raise CellError(f"no names of {library} are in the part of libtorch_cuda.so that was read")
+    raise CellError(f"no {library} symbols in the part of libtorch_cuda.so that was read")
 
 
 def _exports(parts: PartialWheel, library: Library) -> list[str]:
@@ -268,7 +268,7 @@ def _exports(parts: PartialWheel, library: Library) -> list[str]:
 
 
 def last_text(data: bytes) -> bytes:
-    """Return the string table at the end of what was read; unread bytes stand as 0xff in it."""
+    """Return the string table at the end of what was read; unread bytes are 0xff in it."""
     end = 0
     for found in re.finditer(rb"[^\x00\x20-\x7e\xff]+", data):
         end = found.end()
@@ -278,7 +278,7 @@ def last_text(data: bytes) -> bytes:
 def names_of(data: bytes, library: Library) -> list[str]:
     """Return the names of a library's functions in a string table, sorted.
 
-    Linkers share ends of names: `pncclSend` stands for `ncclSend` too, exported beside it.
+    Linkers merge common endings: `pncclSend` also stands for `ncclSend`, exported beside it.
     """
     found = re.findall(rb"\0p?(%s[A-Z]\w*)(?=\0)" % library.encode(), data)
     return sorted({name.decode() for name in found})

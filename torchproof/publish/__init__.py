@@ -1,1 +1,1 @@
-"""Proven images and their evidence → a registry, and back: tags, signatures, verify, prune."""
+"""Proven images and their evidence, to a registry and back: tags, signatures, verify, prune."""

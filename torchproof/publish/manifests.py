@@ -1,4 +1,4 @@
-"""Manifests, stored beside others who store the same."""
+"""Store manifests while other clients store the same ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torchproof.registry import OCI_MANIFEST, Registry
 
 _TRIES = 6
 _CLASHES = ("MANIFEST_BLOB_UNKNOWN", "DIGEST_INVALID", "BLOB_UNKNOWN", "MANIFEST_UNVERIFIED")
-"""What docker-registry 2.8 answers while another client writes the same blob or manifest: its file
-storage is read before it is written to the end.
+"""What docker-registry 2.8 answers while another client writes the same blob or manifest: it reads
+files that are not completely written yet.
 """
 
 
@@ -23,9 +23,9 @@ def put_manifest(
     *,
     media_type: str = OCI_MANIFEST,
 ) -> str:
-    """Store a manifest and return its digest; try again when it clashed with another client's.
+    """Store a manifest and return its digest; try again if it clashes with another client's.
 
-    Raises as `Registry.put_manifest`.
+    Raises what `Registry.put_manifest` raises.
     """
     for attempt in range(_TRIES):
         try:

@@ -23,8 +23,8 @@ class Decision:
 def decide(cell: CellModel, accept_unproven: Sequence[str] = ()) -> Decision:
     """Decide on one cell of a report.
 
-    `verified` may be published; `unproven` only if each probe that it lacks is named by
-    `accept_unproven` (names or patterns). The rest of the report must agree with the verdict.
+    `verified` may be published; `unproven` only if `accept_unproven` (names or patterns) names each
+    probe that it lacks. The rest of the report must agree with the verdict.
     """
     objection = next(_objections(cell, accept_unproven), "")
     if objection:
@@ -33,9 +33,9 @@ def decide(cell: CellModel, accept_unproven: Sequence[str] = ()) -> Decision:
 
 
 def missing_probes(cell: CellModel) -> tuple[str, ...]:
-    """Name the required probes that did not pass anywhere, sorted."""
-    passed = {one.name for one in cell.probes if one.outcome is Outcome.PASS}
-    return tuple(sorted(_asked(cell) - passed))
+    """Return the required probes that did not pass on any host, sorted."""
+    passed = {probe.name for probe in cell.probes if probe.outcome is Outcome.PASS}
+    return tuple(sorted(_required_probes(cell) - passed))
 
 
 def _objections(cell: CellModel, accept_unproven: Sequence[str]) -> Iterator[str]:
@@ -47,9 +47,17 @@ def _objections(cell: CellModel, accept_unproven: Sequence[str]) -> Iterator[str
         yield f"{cell.verdict}, but its evidence is about another digest"
     if not cell.lock_digest:
         yield f"{cell.verdict}, but the report does not name its lock"
-    asked = _asked(cell)
-    failed = {one.name for one in cell.probes if one.outcome is Outcome.FAIL and one.name in asked}
-    failed |= {one.rule for one in cell.audit if one.outcome is Level.ERROR and _counts(cell, one)}
+    required = _required_probes(cell)
+    failed = {
+        probe.name
+        for probe in cell.probes
+        if probe.outcome is Outcome.FAIL and probe.name in required
+    }
+    failed |= {
+        finding.rule
+        for finding in cell.audit
+        if finding.outcome is Level.ERROR and _counts(cell, finding)
+    }
     if failed:
         names = ", ".join(sorted(failed))
         yield f"the report says {cell.verdict}, and also that these failed: {names}"
@@ -58,7 +66,9 @@ def _objections(cell: CellModel, accept_unproven: Sequence[str]) -> Iterator[str
         yield f"the report says verified, but nothing proves {', '.join(lacking)}"
     if cell.verdict is State.UNPROVEN:
         refused = [
-            name for name in lacking if not any(fnmatchcase(name, one) for one in accept_unproven)
+            name
+            for name in lacking
+            if not any(fnmatchcase(name, pattern) for pattern in accept_unproven)
         ]
         if refused:
             names = ", ".join(refused)
@@ -67,11 +77,12 @@ def _objections(cell: CellModel, accept_unproven: Sequence[str]) -> Iterator[str
             yield f"unproven: {cell.reason}"
 
 
-def _asked(cell: CellModel) -> set[str]:
-    named = {one.name for one in cell.policy.probes}
-    return named | {one.name for one in cell.probes if one.required}
+def _required_probes(cell: CellModel) -> set[str]:
+    named = {probe.name for probe in cell.policy.probes}
+    return named | {probe.name for probe in cell.probes if probe.required}
 
 
 def _counts(cell: CellModel, finding: FindingModel) -> bool:
-    asked = any(fnmatchcase(finding.rule, one) for one in cell.policy.rules)
-    return asked and not any(fnmatchcase(finding.rule, one) for one in cell.policy.ignored)
+    required = any(fnmatchcase(finding.rule, pattern) for pattern in cell.policy.rules)
+    ignored = any(fnmatchcase(finding.rule, pattern) for pattern in cell.policy.ignored)
+    return required and not ignored

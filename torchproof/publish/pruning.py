@@ -1,5 +1,6 @@
-"""prune: which published images nobody needs any more, and what must stay because of others. Pure
-decisions first, deletion last.
+"""prune: which published images are no longer needed, and which must stay for the sake of a tag.
+
+Pure decisions first, deletion last.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torchproof.registry import DOCKER_MANIFEST_LIST, OCI_INDEX, Registry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """One published image: its digest, the tags of its own, and what its evidence says."""
+    """One published image: its digest, its own tags, and what its evidence says."""
 
     digest: str
     cell: str
@@ -37,8 +38,8 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What stays. `cells` are those of the matrix; `keep` newest versions of a cell stay."""
+class RetentionPolicy:
+    """What stays: `cells` are those of the matrix; the `keep` newest versions of each stay."""
 
     cells: frozenset[str]
     keep: int = 5
@@ -46,8 +47,8 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Whether a version goes, and why."""
+class PruneDecision:
+    """Whether a version is to be deleted (`goes`), and why."""
 
     version: Version
     goes: bool
@@ -55,50 +56,56 @@ class Verdict:
 
 
 def decide(
-    versions: Iterable[Version], tags: Mapping[str, str], policy: Policy
-) -> tuple[Verdict, ...]:
+    versions: Iterable[Version], tags: Mapping[str, str], policy: RetentionPolicy
+) -> tuple[PruneDecision, ...]:
     """Decide on each version. `tags` maps all other tags of the repository to digests.
 
-    Moving tags that no cell of the matrix can carry any more do not count. A version goes if its
-    cell is no longer in the matrix, or newer ones exceed `keep`; never if a tag that stays names
-    its digest, and never a verified one with `keep_verified` while its cell is in the matrix.
+    Moving tags that no cell of the matrix can have any longer do not count. A version goes if its
+    cell is no longer in the matrix, or if `keep` versions are newer. It never goes if a tag that
+    stays names its digest, or, with `keep_verified`, if it is verified and its cell in the matrix.
     """
-    kept = _kept(tags, policy)
+    kept = _kept_tags(tags, policy)
     by_cell: dict[str, list[Version]] = {}
-    for one in versions:
-        by_cell.setdefault(one.cell, []).append(one)
-    found = []
+    for version in versions:
+        by_cell.setdefault(version.cell, []).append(version)
+    decisions = []
     for cell in sorted(by_cell):
-        newest = sorted(by_cell[cell], key=lambda one: (one.at, one.digest), reverse=True)
-        for place, one in enumerate(newest):
-            found.append(_decide(one, place, kept, policy))
-    return tuple(found)
+        newest = sorted(by_cell[cell], key=lambda item: (item.at, item.digest), reverse=True)
+        for rank, version in enumerate(newest):
+            decisions.append(_decide(version, rank, kept, policy))
+    return tuple(decisions)
 
 
-def _decide(one: Version, place: int, tags: Mapping[str, str], policy: Policy) -> Verdict:
-    needing = sorted(tag for tag, digest in tags.items() if digest == one.digest)
-    in_matrix = one.cell in policy.cells
-    if in_matrix and place < policy.keep:
-        return Verdict(version=one, goes=False, reason=f"one of the newest {policy.keep}")
-    if in_matrix and one.verified and policy.keep_verified:
-        return Verdict(version=one, goes=False, reason="verified")
+def _decide(
+    version: Version, rank: int, tags: Mapping[str, str], policy: RetentionPolicy
+) -> PruneDecision:
+    needing = sorted(tag for tag, digest in tags.items() if digest == version.digest)
+    in_matrix = version.cell in policy.cells
+    if in_matrix and rank < policy.keep:
+        return PruneDecision(version=version, goes=False, reason=f"one of the newest {policy.keep}")
+    if in_matrix and version.verified and policy.keep_verified:
+        return PruneDecision(version=version, goes=False, reason="verified")
     if needing:
-        return Verdict(version=one, goes=False, reason=f"the tag {', '.join(needing)} needs it")
+        return PruneDecision(
+            version=version, goes=False, reason=f"the tag {', '.join(needing)} needs it"
+        )
     if in_matrix:
-        return Verdict(version=one, goes=True, reason=f"older than the newest {policy.keep}")
-    return Verdict(version=one, goes=True, reason="its cell is not in the matrix")
+        return PruneDecision(
+            version=version, goes=True, reason=f"older than the newest {policy.keep}"
+        )
+    return PruneDecision(version=version, goes=True, reason="its cell is not in the matrix")
 
 
-def _kept(tags: Mapping[str, str], policy: Policy) -> dict[str, str]:
-    carried = {tag for cell in policy.cells for tag in moving_tags_of_cell(cell)}
-    return {tag: digest for tag, digest in tags.items() if not is_moving(tag) or tag in carried}
+def _kept_tags(tags: Mapping[str, str], policy: RetentionPolicy) -> dict[str, str]:
+    possible = {tag for cell in policy.cells for tag in moving_tags_of_cell(cell)}
+    return {tag: digest for tag, digest in tags.items() if not is_moving(tag) or tag in possible}
 
 
 def survey(registry: Registry, repository: str) -> tuple[tuple[Version, ...], dict[str, str]]:
-    """Read a repository: its versions, and the tags that are nobody's own with their digests.
+    """Read a repository: return its versions, and the digests of all other tags.
 
-    A moving tag of a cell, and any tag that this tool did not make, is such a tag; an index counts
-    for each image that it names. Raises `RegistryError` if a tag cannot be read: nothing may go.
+    Other tags are the moving ones, and those that this tool did not make; an index counts for each
+    image that it names. Raises `RegistryError` if a tag cannot be read: then nothing may go.
     """
     own: dict[str, list[str]] = {}
     cells: dict[str, str] = {}
@@ -109,14 +116,15 @@ def survey(registry: Registry, repository: str) -> tuple[tuple[Version, ...], di
         manifest = registry.manifest(repository, tag)
         if manifest is None:
             raise RegistryError(
-                f"the tag {tag} is listed, but names nothing", where=f"{registry.host}/{repository}"
+                f"the tag {tag} is listed, but has no manifest",
+                where=f"{registry.host}/{repository}",
             )
         name = parse_immutable(parse_content(tag) or tag)
         if name is None or is_moving(tag):
             others[tag] = manifest.digest
             if manifest.media_type in (OCI_INDEX, DOCKER_MANIFEST_LIST):
-                for number, one in enumerate(manifest.json().get("manifests") or []):
-                    others[f"{tag} ({number})"] = one["digest"]
+                for number, entry in enumerate(manifest.json().get("manifests") or []):
+                    others[f"{tag} ({number})"] = entry["digest"]
             continue
         own.setdefault(manifest.digest, []).append(tag)
         cells[manifest.digest] = name.cell
@@ -128,35 +136,35 @@ def survey(registry: Registry, repository: str) -> tuple[tuple[Version, ...], di
                 digest=digest,
                 cell=cells[digest],
                 tags=tuple(tags),
-                at=max((one.annotations.get(CREATED, "") for one in evidence), default=""),
-                verified=any(one.annotations.get(VERDICT) == State.VERIFIED for one in evidence),
+                at=max((item.annotations.get(CREATED, "") for item in evidence), default=""),
+                verified=any(item.annotations.get(VERDICT) == State.VERIFIED for item in evidence),
             )
         )
     return tuple(versions), others
 
 
 def delete(
-    registry: Registry, repository: str, gone: Collection[str], policy: Policy
+    registry: Registry, repository: str, gone: Collection[str], policy: RetentionPolicy
 ) -> tuple[str, ...]:
-    """Delete images and all that was attached to them; return the digests deleted.
+    """Delete images and everything attached to them; return the digests deleted.
 
-    Looks at the tags once more just before: an image that another tag names by now stays. The
-    registry's own garbage collector then frees the blobs that no image needs.
+    Reads the tags once more just before: an image that another tag now names stays. The registry's
+    own garbage collector then frees the blobs that no image needs.
     """
     versions, others = survey(registry, repository)
-    needed = set(_kept(others, policy).values())
-    still = {one.digest for one in versions if one.digest in gone} - needed
-    attached: dict[str, set[str]] = {digest: set() for digest in still}
+    needed = set(_kept_tags(others, policy).values())
+    unneeded = {version.digest for version in versions if version.digest in gone} - needed
+    attached: dict[str, set[str]] = {digest: set() for digest in unneeded}
     for tag in registry.tags(repository):
-        if is_proof_tag(tag) and subject_of_tag(tag) in still:
+        if is_proof_tag(tag) and subject_of_tag(tag) in unneeded:
             digest = registry.manifest_digest(repository, tag)
             if digest is not None:
                 attached[subject_of_tag(tag)].add(digest)
     deleted = []
-    for digest in sorted(still):
-        attached[digest] |= {one.digest for one in registry.referrers(repository, digest)}
-        # The image first: a half-done deletion leaves evidence without image, never the reverse.
-        for one in (digest, *sorted(attached[digest])):
-            registry.delete_manifest(repository, one)
-            deleted.append(one)
+    for digest in sorted(unneeded):
+        attached[digest] |= {item.digest for item in registry.referrers(repository, digest)}
+        # The image first: a deletion cut short leaves evidence without an image, not the reverse.
+        for manifest in (digest, *sorted(attached[digest])):
+            registry.delete_manifest(repository, manifest)
+            deleted.append(manifest)
     return tuple(deleted)

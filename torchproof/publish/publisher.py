@@ -1,7 +1,7 @@
 """publish: all content and evidence of all cells first, then immutable tags, then moving ones.
 
-Whatever stops a run, each tag names a complete image with its evidence, and running it again goes
-on where it ended: content is found by digest, evidence is equal byte for byte, tags follow from
+Whatever stops a run, each tag names a complete image with its evidence, and another run continues
+where it stopped: content is found by digest, evidence is equal byte for byte, and tags follow from
 what the registry holds.
 """
 
@@ -26,8 +26,8 @@ from torchproof.publish.attestation.signing import DSSE_TYPE, SigningKey
 from torchproof.publish.attestation.statement import PAYLOAD_TYPE, Subject, make_statement
 from torchproof.publish.image_check import Inside, check_inside
 from torchproof.publish.policy import Decision, decide
-from torchproof.publish.push_content import Packed, push_content
-from torchproof.publish.tagging import Moved, move, put_immutable
+from torchproof.publish.push_content import PackedLayers, push_content
+from torchproof.publish.tagging import MovedTag, move_tags, put_immutable
 from torchproof.publish.tags import (
     Immutable,
     content_tags,
@@ -39,7 +39,7 @@ from torchproof.registry import Descriptor, Registry
 from torchproof.report.models import CellModel, ReportModel
 
 Say = Callable[[str, str], None]
-"""Told of each step: the cell's id (empty for the run itself) and what happened."""
+"""Called for each step with the cell's id (empty for the run itself) and what happened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ class Target:
     registry: Registry
     repository: str
     scratch: Path
-    """Folder for what an engine saves, and for what layers became when compressed."""
+    """Folder for images that an engine saves, and for the record of compressed layers."""
     images: Path
     """Folder of the cells' locks."""
     key: SigningKey | None = None
     accept_unproven: tuple[str, ...] = ()
     stage: bool = False
-    """Content and evidence only; no tag that anybody uses."""
+    """Push content and evidence only; set no tag that users pull."""
     say: Say = lambda cell, text: None
 
     @property
@@ -75,7 +75,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pushed:
-    """A cell whose content is in the registry. `inside` is None if it was there already."""
+    """A cell whose content is in the registry. `inside` is None if it already was."""
 
     cell: CellModel
     decision: Decision
@@ -87,23 +87,23 @@ class _Pushed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What publishing did. `refused` are cells by policy or by their own fault, with the reason."""
+class PublishResult:
+    """What publishing did. `refused` are the cells that policy does not allow, with the reason."""
 
     published: tuple[Prepared, ...] = ()
     refused: tuple[Decision, ...] = ()
-    moved: tuple[Moved, ...] = ()
+    moved: tuple[MovedTag, ...] = ()
     failed: tuple[TorchproofError, ...] = field(default=())
 
 
-def publish(report: ReportModel, cells: Sequence[str], target: Target) -> Outcome:
-    """Publish the named cells of a report, as far as policy lets them.
+def publish(report: ReportModel, cells: Sequence[str], target: Target) -> PublishResult:
+    """Publish the named cells of a report, as far as policy allows them.
 
-    A cell that is at fault (`CellError`) is left out and the others go on. A registry or engine at
-    fault (`HostError`) ends the run before any tag is touched.
+    A cell at fault (`CellError`) is left out, and the others go on. A registry or engine at fault
+    (`HostError`) ends the run before any tag is set.
     """
     decisions = decisions_for(report, cells, target.accept_unproven)
-    refused = [one for one in decisions if not one.allowed]
+    refused = [decision for decision in decisions if not decision.allowed]
     prepared, failed = [], []
     for decision in decisions:
         if not decision.allowed:
@@ -116,21 +116,23 @@ def publish(report: ReportModel, cells: Sequence[str], target: Target) -> Outcom
             failed.append(error)
             target.say(decision.cell, f"not published: {error.message}")
     if target.stage:
-        return Outcome(published=tuple(prepared), refused=tuple(refused), failed=tuple(failed))
+        return PublishResult(
+            published=tuple(prepared), refused=tuple(refused), failed=tuple(failed)
+        )
     placed = []
-    for one in prepared:
+    for image in prepared:
         try:
-            new = put_immutable(target.registry, target.repository, one.tag.tag, one.digest)
+            new = put_immutable(target.registry, target.repository, image.tag.tag, image.digest)
         except CellError as error:
             failed.append(error)
-            target.say(one.cell, f"not published: {error.message}")
+            target.say(image.cell, f"not published: {error.message}")
             continue
-        target.say(one.cell, f"{one.tag.tag} {'is' if new else 'was already'} {one.digest}")
-        placed.append(one)
-    moved: tuple[Moved, ...] = ()
+        target.say(image.cell, f"{image.tag.tag} {'is' if new else 'was already'} {image.digest}")
+        placed.append(image)
+    moved: tuple[MovedTag, ...] = ()
     if placed:
-        moved = move(target.registry, target.repository, [one.tag for one in placed])
-    return Outcome(
+        moved = move_tags(target.registry, target.repository, [image.tag for image in placed])
+    return PublishResult(
         published=tuple(placed), refused=tuple(refused), moved=moved, failed=tuple(failed)
     )
 
@@ -144,14 +146,14 @@ def decisions_for(
 
 
 def _prepare(report: ReportModel, decision: Decision, target: Target) -> Prepared:
-    cell = next(one for one in report.cells if one.id == decision.cell)
+    cell = next(item for item in report.cells if item.id == decision.cell)
     tag = immutable_tag(cell.id, cell.lock_digest)
-    lock = _lock(cell, target.images)
+    lock = _read_lock(cell, target.images)
     tested = cell.image.digest if cell.image else ""
-    present = _present(target, tag, tested)
+    present = _find_content(target, tag, tested)
     if present is not None:
         digest, image = present
-        target.say(cell.id, f"content is there already: {digest}")
+        target.say(cell.id, f"its content is already there: {digest}")
         inside = None
     else:
         with find_image(cell.image.ref if cell.image else "", tested, target.scratch) as image:
@@ -159,7 +161,7 @@ def _prepare(report: ReportModel, decision: Decision, target: Target) -> Prepare
                 raise CellError(
                     f"the image is {image.config_digest}, the report is about {tested}",
                     where=cell.id,
-                    fix="run the matrix again: what is published is what was tested",
+                    fix="run the matrix again: only the tested image is published",
                 )
             inside = check_inside(image, cell)
             target.say(cell.id, "pushing its content")
@@ -168,12 +170,12 @@ def _prepare(report: ReportModel, decision: Decision, target: Target) -> Prepare
                 target.repository,
                 image,
                 tag,
-                packed=Packed(path=target.scratch / "packed.json"),
-                annotations=_annotations(decision) | _tested(decision, tested),
+                packed=PackedLayers(path=target.scratch / "packed.json"),
+                annotations=_unproven_annotations(decision) | _tested_annotation(decision, tested),
             )
     name = parse_immutable(tag)
     if name is None:
-        raise InputError(f"{tag!r} is no name of a cell that torchproof makes", where=cell.id)
+        raise InputError(f"{tag!r} is not the tag of a torchproof cell", where=cell.id)
     pushed = _Pushed(
         cell=cell,
         decision=decision,
@@ -187,11 +189,11 @@ def _prepare(report: ReportModel, decision: Decision, target: Target) -> Prepare
     return Prepared(cell=cell.id, tag=name, digest=digest)
 
 
-def _present(target: Target, tag: str, tested: str) -> tuple[str, Image] | None:
+def _find_content(target: Target, tag: str, tested: str) -> tuple[str, Image] | None:
     """Find the tested image in the registry: under its immutable tag, or its content tag."""
     names = (tag, *content_tags(target.registry.tags(target.repository), tag))
-    for one in names:
-        digest = target.registry.manifest_digest(target.repository, one)
+    for name in names:
+        digest = target.registry.manifest_digest(target.repository, name)
         if digest is None:
             continue
         image = from_registry(target.registry, target.repository, digest)
@@ -207,7 +209,7 @@ def _attach(report: ReportModel, pushed: _Pushed, target: Target) -> None:
     if manifest is None:
         raise CellError(f"the registry lost {digest}", where=cell.id, fix="publish again")
     subject = manifest.descriptor()
-    sbom = _sbom_there(target, digest)
+    sbom = _attached_sbom(target, digest)
     if sbom is None:
         document = make_sbom(image, pushed.inside or check_inside(image, cell), pushed.lock)
         sbom = _put_sbom(target, subject, document, cell.id)
@@ -226,7 +228,7 @@ def _attach(report: ReportModel, pushed: _Pushed, target: Target) -> None:
         evidence.STATEMENT: sha256_digest(statement),
         evidence.VERDICT: str(cell.verdict),
         evidence.SUITE: cell.evidence.suite_hash if cell.evidence else report.suite_hash,
-        **_annotations(decision),
+        **_unproven_annotations(decision),
         **signer,
     }
     piece = Piece(media_type=media_type, data=data, annotations=annotations)
@@ -242,14 +244,14 @@ def _signed(statement: bytes, target: Target) -> tuple[str, bytes, dict[str, str
     bundle = sign_keyless(statement)
     if bundle is not None:
         return BUNDLE_TYPE, bundle, evidence.BUNDLE_ANNOTATIONS
-    target.say("", "the evidence is not signed: no --key, and no identity of a CI system")
+    target.say("", "the evidence is not signed: there is no --key, and no identity of a CI system")
     return PAYLOAD_TYPE, statement, {}
 
 
-def _sbom_there(target: Target, digest: str) -> str | None:
-    for one in evidence.find(target.registry, target.repository, digest):
-        if one.media_type == SBOM_TYPE and not one.problem:
-            return one.layer
+def _attached_sbom(target: Target, digest: str) -> str | None:
+    for artifact in evidence.find(target.registry, target.repository, digest):
+        if artifact.media_type == SBOM_TYPE and not artifact.problem:
+            return artifact.layer
     return None
 
 
@@ -259,7 +261,7 @@ def _put_sbom(target: Target, subject: Descriptor, document: bytes, cell: str) -
     return piece.digest
 
 
-def _annotations(decision: Decision) -> dict[str, str]:
+def _unproven_annotations(decision: Decision) -> dict[str, str]:
     if not decision.accepted:
         return {}
     return {
@@ -268,11 +270,11 @@ def _annotations(decision: Decision) -> dict[str, str]:
     }
 
 
-def _tested(decision: Decision, tested: str) -> dict[str, str]:
+def _tested_annotation(decision: Decision, tested: str) -> dict[str, str]:
     return {TESTED: tested} if decision.accepted else {}
 
 
-def _lock(cell: CellModel, images: Path) -> Lock | None:
+def _read_lock(cell: CellModel, images: Path) -> Lock | None:
     path = lock_path(cell.id, images)
     if not path.is_file():
         return None

@@ -1,4 +1,4 @@
-"""An image's content → a registry: layers, configuration, manifest. No tag that anybody uses."""
+"""An image's content → a registry: layers, configuration, manifest. Sets no tag that users pull."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _GZIP = 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
-    """What the layers of engines became when they were compressed: diff_id → digest and size.
+class PackedLayers:
+    """A file that maps each engine layer's diff_id to the digest and size of its compressed form.
 
-    A file, so that a second run finds in the registry what the first has sent.
+    With it, a second run finds in the registry what the first run sent.
     """
 
     path: Path
 
     def get(self, diff_id: str) -> Descriptor | None:
-        """Return what a layer became, if that is known."""
+        """Return a layer's compressed form, if it is known."""
         found = self._read().get(diff_id)
         if found is None:
             return None
         return Descriptor(media_type=OCI_LAYER_GZIP, digest=found[0], size=found[1])
 
     def put(self, diff_id: str, descriptor: Descriptor) -> None:
-        """Remember what a layer became."""
+        """Record a layer's compressed form."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path.with_suffix(".lock")):
             known = self._read() | {diff_id: (descriptor.digest, descriptor.size)}
@@ -62,13 +62,13 @@ def push_content(
     image: Image,
     immutable: str,
     *,
-    packed: Packed,
+    packed: PackedLayers,
     annotations: dict[str, str],
 ) -> str:
     """Push an image, blobs first; return its manifest's digest.
 
-    The manifest is the tested one, byte by byte, unless there is none yet (an engine's image) or
-    annotations are asked for. It lies under its content tag only.
+    The manifest is the tested one, byte for byte, unless there is none yet (an engine's image) or
+    annotations are asked for. Only its content tag names it.
     """
     layers = [_push_layer(registry, repository, layer, packed) for layer in image.layers]
     config = registry.push_blob(repository, image.config, media_type=OCI_CONFIG)
@@ -98,7 +98,7 @@ def _manifest(
 
 
 def _push_layer(
-    registry: Registry, repository: str, layer: LayerSource, packed: Packed
+    registry: Registry, repository: str, layer: LayerSource, packed: PackedLayers
 ) -> Descriptor:
     known = layer.descriptor or packed.get(layer.diff_id)
     if known is not None and registry.blob_size(repository, known.digest) == known.size:

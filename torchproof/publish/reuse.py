@@ -1,7 +1,7 @@
-"""What a registry already has, brought here: an image into the engine, passes into a trial.
+"""Fetch what a registry already has: an image into the engine, passes into a trial.
 
-Afterwards the run goes on as if it had built and probed before: the engine finds the image, and the
-trial its results. Whatever goes wrong brings nothing.
+The run then goes on as if it had built and probed before: the engine finds the image, and the trial
+its results. If anything goes wrong, nothing is fetched.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHORT = Patience(attempts=2)
 
 
 def open_ledger(matrix: Matrix, trust: Trust | None = None) -> Ledger | None:
-    """Return what knows the registry of matrix.yaml; None if it names none, or none that works."""
+    """Return the ledger of the registry in matrix.yaml; None if there is none, or it is invalid."""
     if not matrix.publish.registry:
         return None
     try:
@@ -38,10 +38,10 @@ def open_ledger(matrix: Matrix, trust: Trust | None = None) -> Ledger | None:
     return Ledger(registry=registry, repository=where.repository, trust=trust or Trust())
 
 
-def bring_image(ledger: Ledger, lock: Lock) -> PublishedImage | None:
-    """Pull the published image of a lock into the Docker Engine, under the cell's own name.
+def pull_published_image(ledger: Ledger, lock: Lock) -> PublishedImage | None:
+    """Pull the published image of a lock into the Docker Engine, tagged with the cell's id.
 
-    None if nothing is published for the lock, or it cannot be pulled: then it is to be built.
+    None if nothing is published for the lock, or it cannot be pulled: then it must be built.
     """
     found = ledger.already_built(lock)
     if found is None:
@@ -58,36 +58,36 @@ def bring_image(ledger: Ledger, lock: Lock) -> PublishedImage | None:
     return None
 
 
-def bring_passes(ledger: Ledger, trial: Trial, image: PublishedImage) -> tuple[str, ...]:
+def reuse_passes(ledger: Ledger, trial: Trial, image: PublishedImage) -> tuple[str, ...]:
     """Give a trial the passes that evidence has for its image, suite, driver and GPUs.
 
-    Returns the names of the probes that need not run. Thresholds of the user's own are no part of
-    evidence, so with any of them nothing is brought.
+    Returns the names of the probes that need not run. Evidence does not cover the user's own
+    thresholds, so if there are any, nothing is reused.
     """
     key = trial.store.key
     if trial.built.digest not in (image.digest, image.config) or trial.options.thresholds:
         return ()
     held = trial.store.load()
     proven = ledger.already_proven(image, key["suite"], key["driver"], key["gpus"])
-    brought = [one for one in proven if one.name not in held]
-    for one in brought:
-        trial.store.save(_result(one))
-    return tuple(one.name for one in brought)
+    reused = [probe for probe in proven if probe.name not in held]
+    for probe in reused:
+        trial.store.save(_result(probe))
+    return tuple(probe.name for probe in reused)
 
 
-def _result(one: ProbeRead) -> ProbeResult:
+def _result(probe: ProbeRead) -> ProbeResult:
     host = Host(
-        engine=one.host.engine,
-        driver=one.host.driver,
-        gpus=tuple(Gpu(model=gpu.model, arch=gpu.arch) for gpu in one.host.gpus),
+        engine=probe.host.engine,
+        driver=probe.host.driver,
+        gpus=tuple(Gpu(model=gpu.model, arch=gpu.arch) for gpu in probe.host.gpus),
     )
     return ProbeResult(
-        name=one.name,
-        outcome=one.outcome,
-        code=one.code,
-        seconds=one.seconds,
-        message=one.message,
-        required=one.required,
-        metrics=one.metrics,
+        name=probe.name,
+        outcome=probe.outcome,
+        code=probe.code,
+        seconds=probe.seconds,
+        message=probe.message,
+        required=probe.required,
+        metrics=probe.metrics,
         host=host,
     )

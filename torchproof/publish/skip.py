@@ -1,6 +1,6 @@
-"""Skip by content: what a registry has need not be built, what is proven need not be probed.
+"""Look up what a run can skip: published images need not be built, nor proven ones probed again.
 
-A look-up that fails for any reason answers "no": then everything is run.
+A lookup that fails for any reason answers "no": then everything is run.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class PublishedImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """What a registry knows. With a signer in `trust`, only what that signer signed counts."""
+    """Lookups in one repository. With a signer in `trust`, only what that signer signed counts."""
 
     registry: Registry
     repository: str
     trust: Trust
 
     def already_built(self, lock: Lock) -> PublishedImage | None:
-        """Return the published image of a lock; None if there is none, or nobody can tell."""
+        """Return the published image of a lock; None if there is none, or that is not known."""
         try:
             tag = immutable_tag(lock.cell, lock.digest)
             digest = self.registry.manifest_digest(self.repository, tag)
@@ -63,8 +63,8 @@ class Ledger:
     ) -> tuple[ProbeRead, ...]:
         """Return the passes that count for this image, suite, driver and these GPU models.
 
-        A pass counts if it was made by the same suite, with the same driver and on the same
-        GPUs (model and number). Empty if nothing is proven, or nobody can tell.
+        A pass counts if it is of the same suite, with the same driver and on the same GPUs (model
+        and number). Empty if nothing is proven, or that is not known.
         """
         found: dict[str, ProbeRead] = {}
         try:
@@ -72,10 +72,10 @@ class Ledger:
         except TorchproofError:
             return ()
         for proof in proofs:
-            said = proof.statement.predicate
-            if said.suite_hash != suite_hash:
+            predicate = proof.statement.predicate
+            if predicate.suite_hash != suite_hash:
                 continue
-            for probe in said.cell.probes:
+            for probe in predicate.cell.probes:
                 models = sorted(gpu.model for gpu in probe.host.gpus)
                 same = (probe.host.driver or "") == (driver or "") and models == sorted(gpus)
                 if probe.outcome is Outcome.PASS and same:

@@ -1,9 +1,9 @@
-"""Tags in a registry: put immutable ones once, move the others together, beside other publishers.
+"""Tags in a registry: set immutable ones once, move the others together, safe among publishers.
 
-A registry has no compare-and-swap. Immutable tags are announced by content tags before they are
-put, so publishers of different images under one name see each other. Moving tags are a function of
-what the registry holds (`tags.candidates`, `tags.best`): whoever writes last looks again, and so
-leaves them right whatever others did in between.
+A registry has no compare-and-swap. A content tag announces an immutable tag before it is set, so
+publishers of different images under one name see each other. Moving tags are a function of what the
+registry holds (`tags.candidates`, `tags.best`): the last writer checks again, and so leaves them
+right whatever other publishers did in between.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from torchproof.publish.tags import (
 from torchproof.registry import Registry
 
 SETTLE = 2.0
-"""Seconds to let another publisher of the same immutable tag finish."""
+"""Seconds to wait for another publisher of the same immutable tag to finish."""
 _ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """A moving tag and where it points now; `before` is None if it was not there."""
+class MovedTag:
+    """A moving tag and the image it now names; `before` is None if the tag is new."""
 
     tag: str
     digest: str
@@ -46,9 +46,9 @@ class Moved:
 def put_immutable(
     registry: Registry, repository: str, tag: str, digest: str, *, settle: float = SETTLE
 ) -> bool:
-    """Give an image its immutable tag; False if it had it already.
+    """Give an image its immutable tag; return False if it already had it.
 
-    Raises `CellError` if the tag names, or another publisher just gave it to, another image.
+    Raises `CellError` if the tag names another image, perhaps since a moment ago.
     """
     if _taken(registry, repository, tag, digest):
         return False
@@ -58,12 +58,12 @@ def put_immutable(
     manifest = registry.manifest(repository, digest)
     if manifest is None:
         raise RegistryError(
-            f"{registry.host} does not have {digest} any more", fix="run the same command again"
+            f"{registry.host} no longer has {digest}", fix="run the same command again"
         )
     put_manifest(registry, repository, tag, manifest.data, media_type=manifest.media_type)
     if not _taken(registry, repository, tag, digest):
         raise RegistryError(
-            f"{registry.host} stored {tag}, but does not have it",
+            f"{registry.host} accepted the tag {tag}, but does not have it",
             fix="run the same command again",
         )
     return True
@@ -72,13 +72,13 @@ def put_immutable(
 def plan_moves(
     registry: Registry, repository: str, placed: Sequence[Immutable]
 ) -> Mapping[str, Published]:
-    """Decide where the moving tags of these images point, from what the registry holds now.
+    """Decide which images the moving tags of these images name, from what the registry holds now.
 
-    Raises `RegistryError` if it does not show these images or their evidence: it is not to be
-    trusted with a decision then.
+    Raises `RegistryError` if it does not show these images or their evidence: then its state
+    cannot be relied on.
     """
-    names = [one for tag in registry.tags(repository) if (one := parse_immutable(tag))]
-    known = {one.tag: _describe(registry, repository, one) for one in placed}
+    names = [name for tag in registry.tags(repository) if (name := parse_immutable(tag))]
+    known = {name.tag: _published(registry, repository, name) for name in placed}
     for own in placed:
         seen = known[own.tag]
         if own not in names or seen is None or not seen.at:
@@ -87,38 +87,43 @@ def plan_moves(
                 fix="run the same command again",
             )
 
-    def describe(name: Immutable) -> Published | None:
+    def look_up(name: Immutable) -> Published | None:
         if name.tag not in known:
-            known[name.tag] = _describe(registry, repository, name)
+            known[name.tag] = _published(registry, repository, name)
         return known[name.tag]
 
     chosen = {}
-    for moving in sorted({tag for one in placed for tag in moving_tags(one)}):
+    for moving in sorted({tag for name in placed for tag in moving_tags(name)}):
         for group in candidates(names, moving):
-            able = best((seen for name in group if (seen := describe(name))), moving)
-            if able is not None:
-                chosen[moving] = able
+            winner = best((seen for name in group if (seen := look_up(name))), moving)
+            if winner is not None:
+                chosen[moving] = winner
                 break
     return chosen
 
 
-def move(registry: Registry, repository: str, placed: Sequence[Immutable]) -> tuple[Moved, ...]:
-    """Move the tags that these images may carry to where they belong, until none is left."""
+def move_tags(
+    registry: Registry, repository: str, placed: Sequence[Immutable]
+) -> tuple[MovedTag, ...]:
+    """Move the tags that these images may have to where they belong, until all are right.
+
+    Raises `RegistryError` if other publishers keep moving them.
+    """
     before: dict[str, str | None] = {}
     for round_ in range(_ROUNDS):
         chosen = plan_moves(registry, repository, placed)
-        left = []
+        wrong = []
         for tag, target in chosen.items():
             now = registry.manifest_digest(repository, tag)
             before.setdefault(tag, now)
             if now != target.digest:
-                left.append((tag, target))
-        if not left:
+                wrong.append((tag, target))
+        if not wrong:
             return tuple(
-                Moved(tag=tag, digest=one.digest, name=one.name.tag, before=before[tag])
-                for tag, one in chosen.items()
+                MovedTag(tag=tag, digest=image.digest, name=image.name.tag, before=before[tag])
+                for tag, image in chosen.items()
             )
-        for tag, target in left:
+        for tag, target in wrong:
             manifest = registry.manifest(repository, target.digest)
             if manifest is not None:
                 put_manifest(
@@ -126,20 +131,20 @@ def move(registry: Registry, repository: str, placed: Sequence[Immutable]) -> tu
                 )
         time.sleep(0.05 * round_)
     raise RegistryError(
-        f"other publishers keep moving the tags of {', '.join(one.cell for one in placed)}",
-        fix="run the same command again when they are done",
+        f"other publishers keep moving the tags of {', '.join(name.cell for name in placed)}",
+        fix="run the same command again when they have finished",
     )
 
 
 def _taken(registry: Registry, repository: str, tag: str, digest: str) -> bool:
-    """Tell whether a tag is ours already. Raise `CellError` if it is another image's."""
+    """Tell whether a tag already names this image. Raise `CellError` if it names another image."""
     present = registry.manifest_digest(repository, tag)
     if present is None or present == digest:
         return present is not None
     raise CellError(
-        f"the tag {tag} names another image already, {present}, and never moves",
+        f"the tag {tag} already names another image, {present}, and never moves",
         where=f"{registry.host}/{repository}",
-        fix=f"use the published image, or change the lock; this one can be had as @{digest}",
+        fix=f"use the published image, or change the lock; this image is available as @{digest}",
     )
 
 
@@ -148,7 +153,7 @@ def _yield_to_rivals(
 ) -> None:
     """Let publishers of other images under this tag go first, unless this image sorts first.
 
-    Whoever saw no rival puts the tag at once, so a rival that sees one waits for that to show.
+    A publisher that saw no rival sets the tag at once, so one that sees a rival waits for that.
     """
     ours = content_tag(tag, digest)
     rivals = content_tags(registry.tags(repository), tag)
@@ -165,7 +170,7 @@ def _yield_to_rivals(
         time.sleep(min(0.2, settle))
 
 
-def _describe(registry: Registry, repository: str, name: Immutable) -> Published | None:
+def _published(registry: Registry, repository: str, name: Immutable) -> Published | None:
     digest = registry.manifest_digest(repository, name.tag)
     if digest is None:
         return None
@@ -173,6 +178,6 @@ def _describe(registry: Registry, repository: str, name: Immutable) -> Published
     return Published(
         name=name,
         digest=digest,
-        at=max((one.annotations.get(CREATED, "") for one in evidence), default=""),
-        verified=any(one.annotations.get(VERDICT) == State.VERIFIED for one in evidence),
+        at=max((item.annotations.get(CREATED, "") for item in evidence), default=""),
+        verified=any(item.annotations.get(VERDICT) == State.VERIFIED for item in evidence),
     )

@@ -1,11 +1,11 @@
 """Names of what is published. Pure.
 
 An immutable tag, `2.9.1-cu128-py311-1a2b3c4d`, is a cell and its lock's hash: it never moves.
-A content tag, `2.9.1-cu128-py311-1a2b3c4d.0f1e2d3c4b5a`, holds an image from the moment that all
-its content is in the registry; it says "I am about to publish" to other publishers and keeps
-garbage collectors away. Moving tags follow from what the registry holds, by one rule for all
-publishers: `2.9.1-cu128-py311` is the newest of that cell, `2.9.1-cu128` and `2.9-cu128` the newest
-patch release with the oldest Python, `latest-verified` the newest of all that is verified.
+A content tag, `2.9.1-cu128-py311-1a2b3c4d.0f1e2d3c4b5a`, names an image as soon as all its content
+is in the registry: it announces the image to other publishers and protects it from garbage
+collectors. Moving tags follow from what the registry holds, by one rule for all publishers:
+`2.9.1-cu128-py311` is the newest of that cell, `2.9.1-cu128` and `2.9-cu128` the newest patch
+release with the oldest Python, `latest-verified` the newest of all verified images.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOVING = re.compile(rf"\d+\.\d+(?:\.\d+)?-(?:cu\d+|cpu)(?:-py\d+(?:-[\w.]+)*)?|
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Immutable:
-    """An immutable tag, taken apart. `plain` is a cell without overrides."""
+    """An immutable tag, parsed. `plain` is a cell without overrides."""
 
     tag: str
     cell: str
@@ -50,7 +50,7 @@ class Immutable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """An immutable tag's image: its manifest digest, and what its evidence says.
+    """The image of an immutable tag: its manifest digest, and what its evidence says.
 
     `at` is the time of its newest evidence (RFC 3339), empty if it has none.
     """
@@ -62,7 +62,7 @@ class Published:
 
 
 def immutable_tag(cell: str, lock_digest: str) -> str:
-    """Return the tag that names a cell's lock. Raise `InputError` if the cell is no legal tag."""
+    """Return the tag of a cell and its lock. Raise `InputError` if that is not a legal tag."""
     tag = f"{cell}-{lock_digest.removeprefix('sha256:')[:_LOCK_DIGITS]}"
     if not _IMMUTABLE.fullmatch(tag) or len(tag) > 128 - _CONTENT_DIGITS - 1:
         raise InputError(
@@ -72,12 +72,12 @@ def immutable_tag(cell: str, lock_digest: str) -> str:
 
 
 def content_tag(immutable: str, digest: str) -> str:
-    """Return the tag under which an image's content waits for its immutable tag."""
+    """Return the tag that names an image until it has its immutable tag."""
     return f"{immutable}.{digest.removeprefix('sha256:')[:_CONTENT_DIGITS]}"
 
 
 def content_tags(tags: Iterable[str], immutable: str) -> tuple[str, ...]:
-    """Pick the content tags of one immutable tag, sorted."""
+    """Return the content tags of one immutable tag, sorted."""
     return tuple(
         sorted(
             tag
@@ -88,13 +88,13 @@ def content_tags(tags: Iterable[str], immutable: str) -> tuple[str, ...]:
 
 
 def parse_content(tag: str) -> str | None:
-    """Return the immutable tag that a content tag belongs to; None if it is none."""
+    """Return the immutable tag that a content tag belongs to; None if it is not a content tag."""
     found = _CONTENT.fullmatch(tag)
     return found["immutable"] if found else None
 
 
 def parse_immutable(tag: str) -> Immutable | None:
-    """Take an immutable tag apart; None if it is none."""
+    """Parse an immutable tag; None if it is not one."""
     found = _IMMUTABLE.fullmatch(tag)
     if found is None:
         return None
@@ -114,18 +114,18 @@ def parse_immutable(tag: str) -> Immutable | None:
 
 
 def is_ours(tag: str) -> bool:
-    """Tell whether a tag has a form that only this tool gives out."""
+    """Tell whether a tag has a form that only this tool uses."""
     return any(form.fullmatch(tag) for form in (_IMMUTABLE, _CONTENT, _MOVING))
 
 
 def is_moving(tag: str) -> bool:
-    """Tell whether a tag is one of those that move."""
+    """Tell whether a tag is a moving one."""
     fixed = _IMMUTABLE.fullmatch(tag) or _CONTENT.fullmatch(tag)
     return _MOVING.fullmatch(tag) is not None and not fixed
 
 
 def moving_tags(name: Immutable) -> tuple[str, ...]:
-    """List the moving tags that an image may carry; whether it does, `best` decides."""
+    """Return the moving tags that an image may have; `best` decides whether it gets them."""
     if not name.plain:
         return (name.cell,)
     release = name.torch.release
@@ -134,26 +134,28 @@ def moving_tags(name: Immutable) -> tuple[str, ...]:
 
 
 def moving_tags_of_cell(cell: str) -> tuple[str, ...]:
-    """List the moving tags that any image of a cell may carry."""
+    """Return the moving tags that any image of a cell may have."""
     name = parse_immutable(f"{cell}-{'0' * _LOCK_DIGITS}")
     return moving_tags(name) if name else ()
 
 
 def candidates(names: Iterable[Immutable], moving: str) -> tuple[tuple[Immutable, ...], ...]:
-    """Arrange the images that a moving tag could name, best first; those of one group are equal.
+    """Return the images that a moving tag could name, best group first; those of a group are equal.
 
-    The order is total once `best` has chosen inside a group, so all publishers that see the same
-    registry decide the same, in whatever order they come: newest torch, newest CUDA, oldest Python.
+    With `best` choosing inside a group the order is total, so all publishers that see the same
+    registry decide the same, whatever their order: newest torch, newest CUDA, oldest Python.
     """
-    able = sorted((one for one in names if moving in moving_tags(one)), key=_rank, reverse=True)
-    return tuple(tuple(group) for _, group in groupby(able, key=_rank))
+    possible = sorted(
+        (name for name in names if moving in moving_tags(name)), key=_rank, reverse=True
+    )
+    return tuple(tuple(group) for _, group in groupby(possible, key=_rank))
 
 
 def best(published: Iterable[Published], moving: str) -> Published | None:
-    """Choose among equals: the newest evidence, then the highest digest. None if none has any."""
-    able = [one for one in published if one.at and (one.verified or moving != LATEST)]
-    return max(able, key=lambda one: (one.at, one.digest), default=None)
+    """Choose among equals by the newest evidence, then the highest digest; None if none has any."""
+    eligible = [image for image in published if image.at and (image.verified or moving != LATEST)]
+    return max(eligible, key=lambda image: (image.at, image.digest), default=None)
 
 
-def _rank(one: Immutable) -> tuple[Version, int, int]:
-    return (one.torch, cuda_number(one.cuda), -one.python)
+def _rank(name: Immutable) -> tuple[Version, int, int]:
+    return (name.torch, cuda_number(name.cuda), -name.python)

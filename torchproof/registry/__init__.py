@@ -1,7 +1,7 @@
-"""A client of OCI distribution registries: blobs stream, digests are checked, faults are retried.
+"""A client for OCI distribution registries: streams blobs, checks digests, retries faults.
 
-Written on httpx because layers here are made while they are sent: the digest of a blob is known
-only at the end, and no copy lies on disk or in memory.
+Built on httpx because layers are made while they are sent: the digest of a blob is known only at
+the end, and there is no copy on disk or in memory.
 """
 
 from __future__ import annotations

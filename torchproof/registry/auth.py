@@ -1,4 +1,4 @@
-"""Who we are to a registry: Docker's stored credentials, Basic and Bearer challenges."""
+"""Authentication with a registry: Docker's stored credentials, Basic and Bearer challenges."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Credentials:
 def stored_credentials(registry: str) -> Credentials | None:
     """Look up what `docker login` stored (its config file, credential helpers); None if nothing.
 
-    Raises `RegistryError` when a configured credential helper fails.
+    Raises `RegistryError` if a configured credential helper fails.
     """
-    # Loaded when needed: it takes a third of this program's start.
+    # Imported only when needed: it takes a third of this program's start-up time.
     import docker.auth  # noqa: PLC0415
     import docker.errors  # noqa: PLC0415
 
@@ -42,7 +42,7 @@ def stored_credentials(registry: str) -> Credentials | None:
     except (docker.errors.DockerException, OSError) as error:
         raise RegistryError(
             f"cannot read the stored credentials of {registry}: {error}",
-            fix=f"run `docker login {registry}`, or mend Docker's config.json",
+            fix=f"run `docker login {registry}`, or repair Docker's config.json",
         ) from error
     if not found:
         return None
@@ -59,7 +59,7 @@ def stored_credentials(registry: str) -> Credentials | None:
 class Authenticator:
     """Answers a registry's 401 challenges; keeps one header for each set of scopes.
 
-    Without `credentials`, those that are stored are looked up when the registry first asks for any.
+    Without `credentials`, the stored ones are looked up when the registry first asks for any.
     """
 
     def __init__(self, registry: str, http: httpx.Client, credentials: Credentials | None) -> None:
@@ -74,13 +74,13 @@ class Authenticator:
         return self._given or stored_credentials(self._registry)
 
     def header(self, scopes: Iterable[str]) -> dict[str, str]:
-        """Return the headers to send at once: those of an earlier challenge, or none."""
+        """Return the headers to send unasked: those of an earlier challenge, or none."""
         with self._lock:
             value = self._headers.get(frozenset(scopes)) or self._headers.get(frozenset())
         return {"Authorization": value} if value else {}
 
     def answer(self, challenge: str, scopes: Iterable[str]) -> bool:
-        """Answer a `WWW-Authenticate` header; False if there is nothing to answer with.
+        """Answer a `WWW-Authenticate` header; return False if there is no new answer.
 
         Bearer follows the Docker registry token specification (GET with `service` and `scope`,
         POST with `grant_type=refresh_token` for identity tokens).
@@ -96,8 +96,8 @@ class Authenticator:
                 value = "Basic " + base64.b64encode(pair.encode()).decode()
                 key: frozenset[str] = frozenset()
             case "bearer":
-                asked = wanted | set(parameters.get("scope", "").split())
-                value = f"Bearer {self._token(parameters, sorted(asked))}"
+                requested = wanted | set(parameters.get("scope", "").split())
+                value = f"Bearer {self._token(parameters, sorted(requested))}"
                 key = wanted
             case _:
                 return False
@@ -110,36 +110,36 @@ class Authenticator:
         realm = parameters.get("realm", "")
         if not realm.startswith(("https://", "http://")):
             raise RegistryError(
-                f"{self._registry} asks for a token without a usable realm: {realm!r}"
+                f"{self._registry} asks for a token, but names no usable realm: {realm!r}"
             )
         try:
-            response = self._ask(realm, parameters.get("service", ""), scopes)
+            response = self._request_token(realm, parameters.get("service", ""), scopes)
             response.raise_for_status()
-            answer = response.json()
-            token = answer.get("token") or answer.get("access_token")
+            document = response.json()
+            token = document.get("token") or document.get("access_token")
         except (httpx.HTTPError, ValueError, AttributeError) as error:
             raise RegistryError(
                 f"no token for {self._registry} from {realm}: {failure_text(error)}",
                 fix=f"run `docker login {self._registry}`",
             ) from error
         if not isinstance(token, str) or not token:
-            raise RegistryError(f"{realm} answered without a token for {self._registry}")
+            raise RegistryError(f"{realm} answered, but gave no token for {self._registry}")
         return token
 
-    def _ask(self, realm: str, service: str, scopes: list[str]) -> httpx.Response:
-        known = self._credentials
-        if known and known.identity_token:
+    def _request_token(self, realm: str, service: str, scopes: list[str]) -> httpx.Response:
+        stored = self._credentials
+        if stored and stored.identity_token:
             form = {
                 "grant_type": "refresh_token",
                 "service": service,
                 "client_id": "torchproof",
                 "scope": " ".join(scopes),
-                "refresh_token": known.identity_token,
+                "refresh_token": stored.identity_token,
             }
             return self._http.post(realm, data=form)
         query = {"service": [service] if service else [], "scope": scopes}
-        auth = httpx.BasicAuth(known.username, known.password) if known else None
+        auth = httpx.BasicAuth(stored.username, stored.password) if stored else None
         try:
             return self._http.get(realm, params=query, auth=auth)
-        except httpx.TransportError:  # a kept connection that the server has closed meanwhile
+        except httpx.TransportError:  # the server closed a kept-alive connection
             return self._http.get(realm, params=query, auth=auth)

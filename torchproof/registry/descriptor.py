@@ -20,7 +20,7 @@ DOCKER_MANIFEST_LIST = "application/vnd.docker.distribution.manifest.list.v2+jso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """A blob or manifest by content: `digest` is `sha256:…`, `size` bytes."""
+    """A reference to a blob or manifest by content: `digest` is `sha256:…`, `size` is bytes."""
 
     media_type: str
     digest: str
@@ -29,7 +29,7 @@ class Descriptor:
     artifact_type: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the descriptor as manifests hold it."""
+        """Return the descriptor as it is in manifests."""
         data: dict[str, Any] = {
             "mediaType": self.media_type,
             "digest": self.digest,
@@ -43,13 +43,15 @@ class Descriptor:
 
     @classmethod
     def from_json(cls, data: Any, *, where: str = "") -> Descriptor:
-        """Read a descriptor; raise `IntegrityError` if it is none, or its digest no sha256."""
+        """Read a descriptor; raise `IntegrityError` if it is invalid or its digest no sha256."""
         try:
             media_type, digest, size = data["mediaType"], data["digest"], data["size"]
         except (TypeError, KeyError) as error:
             raise IntegrityError(f"not a descriptor: {data!r}", where=where) from error
         if not isinstance(size, int) or size < 0 or not is_digest(digest):
-            raise IntegrityError(f"descriptor with a wrong size or digest: {data!r}", where=where)
+            raise IntegrityError(
+                f"descriptor with an invalid size or digest: {data!r}", where=where
+            )
         return cls(
             media_type=str(media_type),
             digest=digest,

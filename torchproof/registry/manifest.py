@@ -1,4 +1,4 @@
-"""A manifest as bytes: what a digest is of."""
+"""A manifest as bytes, which its digest is computed from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchproof.registry.descriptor import Descriptor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A manifest or index as the registry holds it, byte by byte."""
+    """A manifest or index as the registry holds it, byte for byte."""
 
     media_type: str
     data: bytes
@@ -29,7 +29,7 @@ class Manifest:
         return len(self.data)
 
     def json(self) -> dict[str, Any]:
-        """Parse the bytes; raise `IntegrityError` if they are no JSON object."""
+        """Parse the bytes; raise `IntegrityError` if they are not a JSON object."""
         try:
             value = json.loads(self.data)
         except ValueError as error:
@@ -43,7 +43,7 @@ class Manifest:
         return Descriptor(media_type=self.media_type, digest=self.digest, size=self.size)
 
     def referrer(self) -> Descriptor:
-        """Return the descriptor by which a list of referrers names this manifest."""
+        """Return the descriptor of this manifest for a list of referrers."""
         document = self.json()
         config = document.get("config") or {}
         return Descriptor(

@@ -19,7 +19,7 @@ _HOST = re.compile(r"(?:\[[0-9a-fA-F:]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Where an image lies in a registry. Grammar: OCI distribution spec 1.1, "Pull"."""
+    """The name of an image in a registry. Grammar: OCI distribution spec 1.1, "Pull"."""
 
     registry: str
     """Host and port."""
@@ -34,12 +34,12 @@ class Reference:
 
     @property
     def target(self) -> str:
-        """What the manifest is asked by: the digest if there is one, else the tag."""
+        """What to request the manifest by: the digest if there is one, else the tag."""
         return self.digest or self.tag or "latest"
 
     @classmethod
     def familiar(cls, text: str) -> Reference:
-        """Read a reference as Docker does: without a host it is Docker Hub's (`debian:12`)."""
+        """Read a reference as Docker does: without a host it is on Docker Hub (`debian:12`)."""
         host, slash, _ = text.partition("/")
         if slash and ("." in host or ":" in host or host == "localhost"):
             return cls.parse(text)
@@ -47,7 +47,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Read a reference; a registry host is required. Raise `InputError` if it is none."""
+        """Read a reference; a registry host is required. Raise `InputError` if it is invalid."""
         fix = "write REGISTRY/REPOSITORY:TAG, for example registry.example.org/ai/torch:2.9.1"
         host, slash, rest = text.partition("/")
         named_host = "." in host or ":" in host or host == "localhost"
@@ -56,16 +56,16 @@ class Reference:
         rest, at, digest = rest.partition("@")
         repository, colon, tag = rest.partition(":")
         if not _REPOSITORY.fullmatch(repository):
-            raise InputError(f"wrong repository name {repository!r} in {text!r}", fix=fix)
+            raise InputError(f"invalid repository name {repository!r} in {text!r}", fix=fix)
         if colon and not _TAG.fullmatch(tag):
-            raise InputError(f"wrong tag {tag!r} in {text!r}", fix=fix)
+            raise InputError(f"invalid tag {tag!r} in {text!r}", fix=fix)
         if at and not is_digest(digest):
-            raise InputError(f"wrong digest {digest!r} in {text!r}", fix=fix)
+            raise InputError(f"invalid digest {digest!r} in {text!r}", fix=fix)
         return cls(registry=host, repository=repository, tag=tag or None, digest=digest or None)
 
 
 def is_loopback(registry: str) -> bool:
-    """Tell whether a registry host is this machine, where plain HTTP is the custom."""
+    """Tell whether a registry host is this machine, where plain HTTP is customary."""
     host = registry.rsplit(":", 1)[0] if not registry.endswith("]") else registry
     host = host.strip("[]")
     if host == "localhost":

@@ -1,4 +1,4 @@
-"""Requests to one registry: authentication, retries with backoff, errors in plain words."""
+"""Requests to one registry: authentication, retries with backoff, readable errors."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Patience:
 
     def wait(self, attempt: int, response: httpx.Response | None) -> float:
         """Return the seconds to wait after a failed try: `Retry-After`, else backoff + jitter."""
-        asked = _retry_after(response.headers.get("Retry-After", "")) if response else None
-        if asked is not None:
-            return min(asked, self.longest)
+        requested = _retry_after(response.headers.get("Retry-After", "")) if response else None
+        if requested is not None:
+            return min(requested, self.longest)
         return min(self.first * 2.0**attempt, self.longest) * random.uniform(0.5, 1.0)
 
 
@@ -58,7 +58,7 @@ class Transport:
         host = _DOCKER_HUB_API if registry == DOCKER_HUB else registry
         self.base = f"{'http' if plain else 'https'}://{host}"
         self.stop = threading.Event()
-        """Set to end all requests of this client between two chunks or tries."""
+        """Set it to end all requests of this client between two chunks or tries."""
         self._http = httpx.Client(
             verify=_trust(registry),
             timeout=httpx.Timeout(timeout, connect=15.0),
@@ -77,8 +77,8 @@ class Transport:
     ) -> httpx.Response:
         """Send one request, answering one authentication challenge. No retries.
 
-        A body that is an iterator cannot be sent again: the challenge is answered, and the 401
-        returned for the caller to start over. Raises `httpx.TransportError` as it is.
+        A body that is an iterator cannot be sent again: the challenge is answered, and the 401 is
+        returned for the caller to start over. Lets `httpx.TransportError` through.
         """
         headers = dict(kwargs.pop("headers", None) or {})
         full = url if url.startswith("http") else self.base + url
@@ -105,9 +105,9 @@ class Transport:
         accept: tuple[int, ...] = (200,),
         doing: str,
     ) -> httpx.Response:
-        """Send a request with a body that fits in memory; try again where that can help.
+        """Send a request with a body that fits in memory; try again if that can help.
 
-        `accept` are the status codes that are answers; `doing` completes "while …". Raises
+        `accept` are the expected status codes; `doing` completes "while …". Raises
         `RegistryError` for any other status and for a registry that does not answer.
         """
         for attempt in range(self.patience.attempts):
@@ -133,13 +133,13 @@ class Transport:
     def stream(
         self, method: str, url: str, *, scopes: tuple[str, ...], headers: Mapping[str, str]
     ) -> Iterator[httpx.Response]:
-        """Open a response to be read in pieces, authenticated. No retries."""
+        """Open an authenticated response to be read in pieces. No retries."""
         sent = dict(headers) | self._auth.header(scopes)
         with self._http.stream(method, self.base + url, headers=sent) as response:
             yield response
 
     def pause(self, attempt: int, response: httpx.Response | None) -> None:
-        """Wait before the next try; raise `RegistryError` at once when told to stop."""
+        """Wait before the next try; raise `RegistryError` at once if `stop` is set."""
         if self.stop.wait(self.patience.wait(attempt, response)):
             raise RegistryError(f"stopped while talking to {self.registry}")
 
@@ -150,27 +150,26 @@ class Transport:
             case 401:
                 return RegistryError(text, fix=f"run `docker login {self.registry}`")
             case 403:
-                return RegistryError(text, fix="ask for the right to push to this repository")
+                return RegistryError(text, fix="ask for permission to push to this repository")
             case _:
                 return RegistryError(text)
 
     def unreachable(self, problem: str, doing: str) -> RegistryError:
         """Explain that all tries failed."""
         return RegistryError(
-            f"{self.registry} did not do it in {self.patience.attempts} tries, while {doing}: "
-            f"{problem}",
-            fix="see whether the registry is up and has space, then run the same command again: "
-            "what it has already is not sent twice",
+            f"{self.registry}: all {self.patience.attempts} tries failed while {doing}: {problem}",
+            fix="check that the registry is up and has space, then run the same command again: "
+            "nothing is sent twice",
         )
 
 
 def describe(response: httpx.Response) -> str:
-    """Return the status and what the registry says about it (OCI error document or text)."""
+    """Return the status and the registry's own explanation of it (OCI error document)."""
     text = ""
     try:
         errors = response.json().get("errors") or []
         text = "; ".join(
-            f"{one.get('code', '')} {one.get('message', '')}".strip() for one in errors
+            f"{error.get('code', '')} {error.get('message', '')}".strip() for error in errors
         )
     except (ValueError, AttributeError, TypeError, httpx.StreamError):
         pass
@@ -192,7 +191,7 @@ def _retry_after(value: str) -> float | None:
 
 
 def _trust(registry: str) -> ssl.SSLContext:
-    """Trust the system's certificates, and those that Docker is told to trust for this host."""
+    """Trust the system's certificates, and those that Docker is set up to trust for this host."""
     context = ssl.create_default_context()
     for folder in (Path("/etc/docker/certs.d"), Path.home() / ".docker/certs.d"):
         for certificate in sorted((folder / registry).glob("*.crt")):

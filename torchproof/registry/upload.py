@@ -1,4 +1,4 @@
-"""Uploads of blobs: streamed, hashed on the way, resumed where they were cut."""
+"""Uploads of blobs: streamed, hashed on the way, resumed where they were cut off."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchproof._http import failure_text
 from torchproof.errors import IntegrityError, RegistryError
 from torchproof.registry.transport import RETRIED, Transport, describe
 
-# 401: the token ran out between two requests; the challenge is answered, the bytes go again.
+# 401: the token expired between two requests; the challenge is answered and the bytes sent again.
 # 2xx: the registry answered before it had read all bytes.
 _RETRIED = RETRIED | {200, 201, 202, 401}
 
@@ -20,9 +20,9 @@ Source = Callable[[], Iterator[bytes]]
 
 
 class Uploader:
-    """Pushes blobs by POST, PATCH, PUT, the way that Docker does and all registries know.
+    """Pushes blobs by POST, PATCH, PUT, as Docker does and all registries support.
 
-    The digest is asked for only by the last PUT, so that making, hashing and sending overlap.
+    Only the last PUT needs the digest, so that making, hashing and sending a layer overlap.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -31,7 +31,7 @@ class Uploader:
         self.sent = 0
 
     def mount(self, repository: str, digest: str, source: str) -> bool:
-        """Ask for a blob of another repository; False (and no upload left open) if refused."""
+        """Mount a blob of another repository; False (and no upload left open) if refused."""
         response = self._transport.request(
             "POST",
             f"/v2/{repository}/blobs/uploads/",
@@ -72,7 +72,7 @@ class Uploader:
                 raise
             else:
                 problem = describe(response)
-                # A session the registry no longer knows (404, 416) starts again from nothing.
+                # An upload that the registry no longer knows (404, 416) starts over.
                 if response.status_code in (404, 416):
                     location = None
                 elif response.status_code not in _RETRIED:
@@ -82,7 +82,7 @@ class Uploader:
         raise self._transport.unreachable(problem, doing)
 
     def count(self, sent: int) -> None:
-        """Add to the bytes sent; raise `RegistryError` when told to stop."""
+        """Add to the bytes sent; raise `RegistryError` if `stop` is set."""
         if self._transport.stop.is_set():
             raise RegistryError("stopped while uploading")
         with self._lock:
@@ -99,7 +99,7 @@ class Uploader:
         return self._location(response, None)
 
     def _received(self, repository: str, location: str) -> int | None:
-        """Ask how many bytes of an upload arrived; None if it cannot be continued."""
+        """Ask how many bytes of an upload arrived; None if it cannot be resumed."""
         try:
             response = self._transport.once("GET", location, scopes=_scopes(repository))
         except httpx.TransportError:
@@ -107,7 +107,7 @@ class Uploader:
         first, dash, last = response.headers.get("Range", "").removeprefix("bytes=").partition("-")
         if response.status_code != 204 or not dash or first != "0" or not last.isdigit():
             return None
-        # "0-0" says nothing about one byte or none; a fresh start costs one byte at most.
+        # "0-0" means one byte or none; starting over costs one byte at most.
         return int(last) + 1 if int(last) else None
 
     def _patch(self, repository: str, location: str, stream: _Hashed) -> httpx.Response:
@@ -137,19 +137,19 @@ class Uploader:
         try:
             self._transport.once("DELETE", location, scopes=_scopes(repository))
         except httpx.TransportError:
-            return  # the registry drops abandoned uploads by itself
+            return  # the registry drops abandoned uploads itself
 
     def _location(self, response: httpx.Response, before: str | None) -> str:
         location = response.headers.get("Location", "") or before
         if not location:
-            raise RegistryError(f"{self._transport.registry} began an upload without a Location")
+            raise RegistryError(f"{self._transport.registry} began an upload, but sent no Location")
         return str(httpx.URL(self._transport.base).join(location))
 
 
 class _Hashed:
     """The bytes of a source from `start` on; hashes all of them, counts those sent.
 
-    Raises `IntegrityError` when they are not the blob of `wanted` digest and size (if known).
+    Raises `IntegrityError` if they do not have the `wanted` digest and size (where known).
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class _Hashed:
 
     @property
     def length(self) -> int | None:
-        """Bytes to send, if the size of the whole is known and more than what is there."""
+        """Bytes to send, if the whole size is known and more than what has arrived."""
         if self._wanted_size is None or self._wanted_size <= self.start:
             return None
         return self._wanted_size - self.start
@@ -197,7 +197,7 @@ class _Hashed:
 
     def _unexpected(self) -> IntegrityError:
         return IntegrityError(
-            f"a layer has digest {self.digest} and {self.size} bytes or more; recorded are "
+            f"a layer has digest {self.digest} and {self.size} bytes or more, but the record says "
             f"{self._wanted} and {self._wanted_size} bytes",
             fix="delete the recorded layer facts (layers.yaml, the cache) and build again",
         )

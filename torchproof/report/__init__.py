@@ -1,4 +1,4 @@
-"""Verdicts with their evidence → files for people and programs. Renders; decides nothing."""
+"""Verdicts with their evidence → files for people and programs. Renders, decides nothing."""
 
 from __future__ import annotations
 

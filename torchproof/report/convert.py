@@ -1,4 +1,4 @@
-"""Domain values → report model, and evidence back again. Pure."""
+"""Domain values → report models, and evidence back again. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from torchproof.report.models import (
 )
 from torchproof.report.order import order_cells, order_hosts
 from torchproof.upstream.driver_rules import HostRow
-from torchproof.verdict.decide import Policy, RequiredProbe
+from torchproof.verdict.policy import Policy, RequiredProbe
 
 
 def report_cell(
@@ -53,7 +53,7 @@ def report_cell(
     notes: Sequence[str] = (),
     build_log: str = "",
 ) -> CellModel:
-    """Describe one cell for the report. `build_log` is a path below the reports directory."""
+    """Return the report's model of one cell. `build_log` is a path below the reports directory."""
     evidence = verdict.evidence
     not_tried = verdict if isinstance(verdict, NotTried) else None
     return CellModel(
@@ -104,7 +104,7 @@ def make_report(
     hosts: Sequence[DeclaredHostModel] = (),
     notes: Sequence[str] = (),
 ) -> ReportModel:
-    """Put cells together into one report, in the settled order of reports."""
+    """Combine cells into one report, in the fixed order of reports."""
     listed = order_cells(cells)
     machine = host_model(host)
     return ReportModel(
@@ -122,7 +122,7 @@ def make_report(
 def report_hosts(
     hosts: Iterable[DeclaredHost], table: Sequence[HostRow]
 ) -> list[DeclaredHostModel]:
-    """Describe the declared hosts with the answers of `hosts.host_table`."""
+    """Return the models of the declared hosts, with the answers of `driver_rules.host_table`."""
     return [
         DeclaredHostModel(
             name=host.name,
@@ -148,9 +148,9 @@ def report_hosts(
 
 
 def sharing(cells: Iterable[CellModel]) -> SharingModel:
-    """Count the bytes that images share by having equal layers.
+    """Count the bytes that images share because they have equal layers.
 
-    A digest is stored once however many images use it; one image twice in the list is one image.
+    A digest is stored once, however many images use it; an image listed twice counts once.
     """
     images = {cell.image.digest: cell.image for cell in cells if cell.image}
     layers = [
@@ -167,7 +167,7 @@ def sharing(cells: Iterable[CellModel]) -> SharingModel:
 
 
 def host_model(host: Host) -> HostModel:
-    """Describe a host; serial numbers of GPUs stay out of reports."""
+    """Return the model of a host, without the UUIDs of its GPUs."""
     return HostModel(
         engine=host.engine,
         driver=host.driver,
@@ -176,7 +176,7 @@ def host_model(host: Host) -> HostModel:
 
 
 def finding_model(finding: Finding) -> FindingModel:
-    """Describe a finding."""
+    """Return the model of a finding."""
     return FindingModel(
         rule=finding.rule,
         outcome=finding.level,
@@ -187,7 +187,7 @@ def finding_model(finding: Finding) -> FindingModel:
 
 
 def probe_model(probe: ProbeResult, default_host: Host) -> ProbeModel:
-    """Describe a probe's result, bound to the host it ran on."""
+    """Return the model of a probe's result, with the host it ran on."""
     return ProbeModel(
         name=probe.name,
         outcome=probe.outcome,
@@ -203,7 +203,7 @@ def probe_model(probe: ProbeResult, default_host: Host) -> ProbeModel:
 
 
 def evidence_of(model: OtherEvidenceModel) -> Evidence:
-    """Turn evidence of a report back into the value that verdicts are made of."""
+    """Convert evidence in a report back to the value that is judged."""
     return Evidence(
         subject=model.subject,
         digest=model.digest,
@@ -234,7 +234,7 @@ def evidence_of(model: OtherEvidenceModel) -> Evidence:
 
 
 def host_of(model: HostModel) -> Host:
-    """Turn a host of a report back into a value."""
+    """Convert a host in a report back to its value."""
     return Host(
         engine=model.engine,
         driver=model.driver,
@@ -243,7 +243,7 @@ def host_of(model: HostModel) -> Host:
 
 
 def policy_of(model: PolicyModel) -> Policy:
-    """Turn the policy of a report back into a value."""
+    """Convert a policy in a report back to its value."""
     return Policy(
         probes=tuple(RequiredProbe(name=p.name, gpus=p.gpus) for p in model.probes),
         rules=tuple(model.rules),

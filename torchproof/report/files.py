@@ -1,4 +1,4 @@
-"""The files of a report: reading report.json with errors that help, writing all five at once."""
+"""The files of a report: read report.json with helpful errors, write all five files at once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ REPORT = "report.json"
 def write_reports(folder: Path, report: ReportModel) -> None:
     """Write index.html, report.json, report.md, junit.xml and metrics.prom.
 
-    All are rendered before the first is written, and each replaces its predecessor in one step,
-    so that a reader never sees half a file. Raises HostError if the folder cannot be written.
+    All are rendered before the first is written, and each replaces the old file in one step, so
+    that a reader never sees half a file. Raises HostError if the folder cannot be written.
     """
     texts = {
         "index.html": render_html(report),
@@ -45,12 +45,12 @@ def write_reports(folder: Path, report: ReportModel) -> None:
 
 
 def report_json(report: ReportModel) -> str:
-    """Return report.json; numbers that JSON does not know (NaN, infinity) become null."""
+    """Return report.json; numbers that JSON cannot express (NaN, infinity) become null."""
     return report.model_dump_json(by_alias=True, indent=2) + "\n"
 
 
 def read_report(path: Path) -> ReportModel:
-    """Read report.json, or the one in a folder. Raises InputError that names file and field."""
+    """Read a report.json, or the one in a folder. Raises InputError with file and field."""
     file = path / REPORT if path.is_dir() else path
     where = str(file)
     again = "run `python build.py matrix` there again, and copy its whole reports folder"
@@ -66,17 +66,17 @@ def read_report(path: Path) -> ReportModel:
         raise InputError(f"cannot be read: {error.strerror}", where=where) from error
     except json.JSONDecodeError as error:
         raise InputError(
-            f"is no whole JSON file: {error.msg}", where=f"{where}:{error.lineno}", fix=again
+            f"is not a complete JSON file: {error.msg}", where=f"{where}:{error.lineno}", fix=again
         ) from None
     except (UnicodeDecodeError, RecursionError):
-        raise InputError("is no JSON text in UTF-8", where=where, fix=again) from None
+        raise InputError("is not JSON text in UTF-8", where=where, fix=again) from None
     if not isinstance(data, dict) or "schema" not in data:
-        raise InputError("is no report: it has no `schema`", where=where, fix=again)
+        raise InputError("is not a report: it has no `schema`", where=where, fix=again)
     if data["schema"] != SCHEMA_VERSION:
         raise InputError(
             f"has schema {data['schema']!r}, this version reads {SCHEMA_VERSION!r}",
             where=where,
-            fix="make it again with the same version of torchproof",
+            fix="generate it again with the same version of torchproof",
         )
     try:
         return ReportModel.model_validate(data)

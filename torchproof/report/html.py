@@ -1,7 +1,7 @@
-"""reports/index.html: one file without network, from the report model. Decides nothing.
+"""reports/index.html: a single file that needs no network, from the report model. Decides nothing.
 
-All text is escaped by Jinja2; a content security policy forbids whatever would come from
-elsewhere, and any script but the page's own.
+Jinja2 escapes all text; a content security policy forbids all outside content, and any script but
+the page's own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torchproof.report.models import CellModel, ReportModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Grid:
-    """torch minors down, CUDA across; several cells may share a place."""
+    """Rows are torch minors, columns CUDA versions; several cells may share a place."""
 
     columns: list[str]
     rows: list[str]

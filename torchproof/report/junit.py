@@ -1,4 +1,4 @@
-"""junit.xml: one test suite a cell, one test case a probe or an audit finding that fails it."""
+"""junit.xml: a test suite per cell; a test case per probe, and per audit finding that fails it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchproof.report.models import CellModel, FindingModel, ProbeModel, Report
 
 
 def render_junit(report: ReportModel) -> str:
-    """Return the XML. A cell without a verdict of its own probes is one case named `verdict`."""
+    """Return the XML. Every cell has a test case `verdict`, beside those of its probes."""
     root = Xml.Element("testsuites", name="torchproof")
     for cell in report.cells:
         _suite(root, cell, report.generated_at)
@@ -47,7 +47,7 @@ def _suite(root: Xml.Element, cell: CellModel, generated_at: str) -> None:
 
 
 def _verdict(suite: Xml.Element, cell: CellModel) -> None:
-    """Say the verdict itself, so that no cell is silently green for having no case."""
+    """Add the verdict as a case, so that no cell is silently green because it has no case."""
     case = _case(suite, cell, "verdict", 0.0)
     match cell.verdict:
         case State.VERIFIED:

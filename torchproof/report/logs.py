@@ -1,4 +1,4 @@
-"""Full logs of several runs → beside one merged report. Only files that a report links to."""
+"""Collect the full logs of several runs beside one merged report. Only files that it links to."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torchproof.report.models import ReportModel
 
 
 def gather_logs(sources: Sequence[tuple[Path, ReportModel]], target: Path) -> list[ReportModel]:
-    """Copy the logs of each report's folder into `target`; return the reports with their links.
+    """Copy the logs of each report's folder into `target`; return the reports with new links.
 
-    A log keeps its path, unless runs have different logs of one path: then each gets a part of
-    its digest into its name. A link to a missing file, or to one outside the folder, is dropped.
+    A log keeps its path, unless runs have different logs at one path: then part of its digest is
+    added to each name. A link to a missing file, or to one outside the folder, is dropped.
     Raises HostError if a log cannot be copied.
     """
     found: dict[str, dict[str, Path]] = defaultdict(dict)

@@ -1,8 +1,8 @@
 """Several reports → one: shards of a matrix, or the same cells on a CPU machine and a GPU machine.
 
-Evidence counts together only where it is of the same digest and the same probe suite; whatever
-else there is stays visible beside it. The order of the reports does not matter, and a report
-merged with itself is itself.
+Evidence is combined only if it is of the same digest and the same probe suite; other evidence stays
+visible beside it. The order of the reports does not matter, and a report merged with itself is
+unchanged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _UNTRIED = (State.BLOCKED, State.UNAVAILABLE, State.EXCLUDED)
 
 
 def merge(reports: Sequence[ReportModel]) -> ReportModel:
-    """Merge reports that were made with the same version of torchproof. `reports` is not empty."""
+    """Merge reports of the same schema version. `reports` must not be empty."""
     cells: dict[str, list[CellModel]] = defaultdict(list)
     for report in reports:
         for cell in report.cells:
@@ -77,10 +77,10 @@ def _merge_cell(group: Sequence[CellModel]) -> CellModel:
     fix = verdict.fix if isinstance(verdict, NotTried) else ""
     failed = [c for c in group if c.verdict is State.FAILED and _same(c.evidence, main)]
     if failed and state is not State.FAILED:
-        # It failed in another way than by its audit or probes: by its build or its wheels.
+        # It failed outside its audit and probes: in its build or its wheels.
         state, reason = State.FAILED, min(cell.reason for cell in failed)
     elif state is State.UNPROVEN and not any(cell.verdict in _TRIED for cell in group):
-        # Every one of these runs was cut short by its host: the reason is theirs.
+        # The host cut each of these runs short: keep its reason.
         state, reason, fix = about.verdict, about.reason, about.fix
     return about.model_copy(
         update={
@@ -114,7 +114,7 @@ def _pieces(cell: CellModel) -> list[OtherEvidenceModel]:
 
 
 def _join(pieces: Iterable[OtherEvidenceModel]) -> list[OtherEvidenceModel]:
-    """Put together what is of the same digest and suite; nothing that says anything is dropped."""
+    """Combine pieces of the same digest and suite; no finding or result is dropped."""
     groups: dict[tuple[SubjectKind, str, str], list[OtherEvidenceModel]] = defaultdict(list)
     for piece in pieces:
         groups[piece.subject, piece.digest, piece.suite_hash].append(piece)
@@ -135,14 +135,14 @@ def _join(pieces: Iterable[OtherEvidenceModel]) -> list[OtherEvidenceModel]:
 
 
 def _join_probes(probes: Iterable[ProbeModel]) -> list[ProbeModel]:
-    """Keep every result but skips that another host's result replaces, in a settled order."""
+    """Keep every result, but no skip of a probe that ran on another host; in a fixed order."""
     by_name: dict[str, list[ProbeModel]] = defaultdict(list)
     for probe in unique(probes):
         by_name[probe.name].append(probe)
     joined: list[ProbeModel] = []
     for group in by_name.values():
-        spoken = [probe for probe in group if probe.outcome is not Outcome.SKIP]
-        joined += sorted(spoken or group, key=key)
+        ran = [probe for probe in group if probe.outcome is not Outcome.SKIP]
+        joined += sorted(ran or group, key=key)
     return sorted(joined, key=lambda probe: (not probe.required, probe.name))
 
 
@@ -150,8 +150,8 @@ def _weight(piece: OtherEvidenceModel) -> tuple[object, ...]:
     return (_SUBJECTS.index(piece.subject), piece.at, piece.digest, piece.suite_hash)
 
 
-def _same(one: EvidenceModel | None, other: EvidenceModel) -> bool:
-    return one is not None and (one.subject, one.digest, one.suite_hash) == (
+def _same(evidence: EvidenceModel | None, other: EvidenceModel) -> bool:
+    return evidence is not None and (evidence.subject, evidence.digest, evidence.suite_hash) == (
         other.subject,
         other.digest,
         other.suite_hash,
@@ -175,7 +175,7 @@ def _why(main: EvidenceModel, other: EvidenceModel) -> str:
 
 
 def _merge_policy(policies: Sequence[PolicyModel]) -> PolicyModel:
-    """Ask for all that any of the runs had to prove; ignore what all of them ignored."""
+    """Require everything that any run had to prove; ignore only what all runs ignored."""
     gpus: dict[str, int] = {}
     for policy in policies:
         for probe in policy.probes:

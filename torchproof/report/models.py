@@ -1,4 +1,4 @@
-"""reports/report.json: its shape, versioned. `report.schema.json` beside this file is made from it.
+"""The versioned format of reports/report.json; `report.schema.json` is generated from it.
 
 The field names are a contract with scripts and dashboards: fields may be added within a schema
 version, never renamed or removed. Sizes are bytes, durations seconds, times RFC 3339 in UTC.
@@ -31,13 +31,13 @@ VerdictState = Annotated[State, AfterValidator(_not_planned)]
 
 
 MAX_DEPTH = 32
-"""Nesting of metrics that a report keeps; no reader of JSON gives up before that."""
+"""Deepest nesting of metrics that a report keeps; every JSON reader can handle that."""
 
 
 def _writable(value: Any, depth: int = 0) -> Any:
-    """Make plain data that every JSON reader takes: probes print what they like.
+    """Return data that every JSON reader accepts, whatever a probe printed.
 
-    Lone surrogates become "?", NaN and infinity None, nesting beyond `MAX_DEPTH` a "…".
+    Lone surrogates become "?", NaN and infinity None, nesting beyond `MAX_DEPTH` "…".
     """
     if depth > MAX_DEPTH:
         return "…"
@@ -63,7 +63,7 @@ class _Model(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _only_text_that_utf8_can_say(cls, data: Any) -> Any:
+    def _make_text_encodable(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         return {k: _encodable(v) if type(v) is str else v for k, v in data.items()}
@@ -111,7 +111,7 @@ class EnvironmentModel(_Model):
 
 
 class BuildModel(_Model):
-    """How the image or environment came to be. `reused`: it was there already."""
+    """How the image or environment was built. `reused`: it already existed."""
 
     seconds: float = Field(ge=0)
     reused: bool = False
@@ -145,7 +145,7 @@ class ProbeModel(_Model):
 
 
 class EvidenceModel(_Model):
-    """What a verdict is bound to. The audit and the probes stand beside it in the cell."""
+    """What a verdict is bound to. The audit and the probes are beside it in the cell."""
 
     subject: SubjectKind
     digest: str
@@ -161,7 +161,7 @@ class OtherEvidenceModel(EvidenceModel):
     audit: list[FindingModel] = []
     probes: list[ProbeModel] = []
     failures: list[str] = []
-    """Reasons for which runs on this digest failed."""
+    """Why runs on this digest failed."""
     why: str = ""
     """Why it does not count."""
 
@@ -190,7 +190,7 @@ class OverrideModel(_Model):
 
 
 class CellModel(_Model):
-    """One cell and its verdict. `cuda` is the wheel's name (`cu128`); null: not locked."""
+    """One cell and its verdict. `cuda` is as in wheel names (`cu128`); null means not locked."""
 
     id: str
     torch: str
@@ -201,7 +201,7 @@ class CellModel(_Model):
     python: str
     platform: str = AMD64
     gpus: list[str] = []
-    """Slim image: the only architectures it serves."""
+    """The only architectures that a slim image supports."""
     archs: list[str] = []
     driver_floor: str = ""
     verdict: VerdictState
@@ -232,7 +232,7 @@ class CellModel(_Model):
         if self.verdict is State.VERIFIED and (
             self.image is None or self.evidence is None or self.image.digest != self.evidence.digest
         ):
-            raise ValueError(f"{self.id} is verified, and its evidence is not of its image")
+            raise ValueError(f"{self.id} is verified, but its evidence is not about its image")
         return self
 
 
@@ -258,7 +258,7 @@ class DeclaredHostModel(_Model):
 
 
 class SharingModel(_Model):
-    """Bytes of all images' layers: each counted as often as it is used, and stored once."""
+    """Bytes of all images' layers: `total_bytes` counts every use, `stored_bytes` each once."""
 
     images: int = 0
     total_bytes: int = 0
@@ -276,7 +276,7 @@ class ReportModel(_Model):
     suite_hash: str
     host: HostModel
     machines: list[HostModel] = []
-    """Every machine whose results are in here."""
+    """Every machine whose results are in this report."""
     cells: list[CellModel]
     hosts: list[DeclaredHostModel] = []
     sharing: SharingModel = SharingModel()
@@ -284,5 +284,5 @@ class ReportModel(_Model):
 
 
 def schema_text() -> str:
-    """Return the JSON Schema as it must stand in `SCHEMA_FILE`."""
+    """Return the JSON Schema, which `SCHEMA_FILE` must equal."""
     return json.dumps(ReportModel.model_json_schema(), indent=2, sort_keys=True) + "\n"

@@ -1,4 +1,4 @@
-"""One settled order for everything in a report, so that equal runs give equal files. Pure."""
+"""One fixed order for everything in a report, so that equal runs give equal files. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def key(model: BaseModel) -> str:
-    """Return a total order on values, which is also their identity."""
+    """Return a sort key that is total, and equal only for equal values."""
     return model.model_dump_json(by_alias=True)
 
 
 def unique(models: Iterable[_Model]) -> list[_Model]:
-    """Drop what is there already, by value."""
+    """Drop duplicates, by value."""
     return list({key(model): model for model in models}.values())
 
 
@@ -30,17 +30,17 @@ def order_cells(cells: Iterable[CellModel]) -> list[CellModel]:
 
 
 def order_machines(machines: Iterable[HostModel]) -> list[HostModel]:
-    """Sort machines, the most capable first, each once."""
+    """Sort machines without duplicates, the most capable first."""
     return sorted(unique(machines), key=capability, reverse=True)
 
 
 def capability(host: HostModel) -> tuple[int, str]:
-    """Sort key: more GPUs can prove more."""
+    """Return a sort key: more GPUs can prove more."""
     return (len(host.gpus), key(host))
 
 
 def order_hosts(hosts: Iterable[DeclaredHostModel]) -> list[DeclaredHostModel]:
-    """Join the answers for equal hosts; sort hosts by name and answers by cell."""
+    """Combine the answers for equal hosts; sort hosts by name and answers by cell."""
     groups: dict[tuple[str, str, str, int], list[DeclaredHostModel]] = defaultdict(list)
     for host in hosts:
         groups[host.name, host.driver, host.gpu, host.count].append(host)

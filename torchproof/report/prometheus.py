@@ -11,7 +11,7 @@ from torchproof.report.models import CellModel, ReportModel
 
 
 def render_prometheus(report: ReportModel) -> str:
-    """Return the metrics. A verdict is 1 for the word that holds and 0 for the others."""
+    """Return the metrics. The verdict gauge is 1 for a cell's verdict and 0 for all others."""
     registry = CollectorRegistry()
     verdict = _gauge(registry, "verdict", "1 for the verdict of a cell", "verdict")
     probes = _gauge(registry, "probe_outcome", "Probes of a cell by how they ended", "outcome")

@@ -21,9 +21,9 @@ MARKS = {
 
 
 def summary(report: ReportModel, *, width: int = 100) -> str:
-    """Return the table of cells and verdicts that ends a run, and one line that counts them.
+    """Return the table of cells and verdicts that ends a run, and a line that counts them.
 
-    `width` is that of the terminal in columns; reasons are wrapped to it.
+    `width` is the terminal's, in columns; reasons are wrapped to it.
     """
     room = max(24, width - max((len(cell.id) for cell in report.cells), default=0) - 20)
     table = tabulate(
@@ -54,13 +54,13 @@ def counts(report: ReportModel) -> str:
 
 
 def built_nothing(report: ReportModel) -> bool:
-    """Tell whether some cell's evidence is of an environment, and so none of an image."""
+    """Tell whether there is evidence about environments, and none about images."""
     kinds = {cell.evidence.subject for cell in report.cells if cell.evidence}
     return SubjectKind.ENVIRONMENT in kinds and SubjectKind.IMAGE not in kinds
 
 
 def uncounted(report: ReportModel) -> list[str]:
-    """Name the evidence of merged runs that does not count for a verdict, one line each."""
+    """Return a line for each piece of evidence of merged runs that does not count for a verdict."""
     return [
         f"{words.one_line(cell.id)}: evidence of {words.machine(other.host)} does not count: it is "
         f"{words.one_line(other.why)}"
@@ -96,7 +96,7 @@ def render_markdown(report: ReportModel) -> str:
     parts = [
         "# PyTorch images and their proof",
         f"{counts(report)}. {words.moment(report.generated_at)}; "
-        + "; ".join(_escape(words.machine(one)) for one in report.machines or [report.host])
+        + "; ".join(_escape(words.machine(host)) for host in report.machines or [report.host])
         + f"; probe suite `{words.short(report.suite_hash)}`.",
     ]
     if built_nothing(report):
@@ -110,7 +110,7 @@ def render_markdown(report: ReportModel) -> str:
             f"{shared.images} images use {words.size(shared.total_bytes)} of layers and store "
             f"{words.size(shared.stored_bytes)}: {words.size(shared.shared_bytes)} are shared."
         )
-    parts += [section for cell in report.cells if (section := _troubles(cell))]
+    parts += [section for cell in report.cells if (section := _problems(cell))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -127,7 +127,7 @@ def _digest(cell: CellModel) -> str:
     return f"`{words.short(cell.image.digest)}`" if cell.image else ""
 
 
-def _troubles(cell: CellModel) -> str:
+def _problems(cell: CellModel) -> str:
     """List the probes and findings of one cell that a reader should act on."""
     rows = [
         (probe.name, words.OUTCOMES[probe.outcome], probe.code, probe.message, probe.fix)
@@ -150,9 +150,9 @@ def _table(rows: list[list[str]] | list[tuple[str, str, str, str]], headers: lis
 
 
 def _escape(text: str) -> str:
-    """Keep text from a probe inside its table cell, and from being read as markup."""
+    """Escape a probe's text: it stays inside its table cell, and is not read as markup."""
     plain = words.one_line(text).replace("\\", "\\\\")
     plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    for sign in "|`*_[]#~!":
-        plain = plain.replace(sign, "\\" + sign)
+    for character in "|`*_[]#~!":
+        plain = plain.replace(character, "\\" + character)
     return plain

@@ -1,4 +1,4 @@
-"""How values of a report read to people: sizes, times, digests, words for outcomes. Pure."""
+"""Values of a report as text for people: sizes, times, digests, outcomes. Pure."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _CONTROL = re.compile(
 
 
 def clean(text: str) -> str:
-    """Drop what a terminal, XML or a reader's eye could be misled by: control and bidi characters.
+    """Replace control and bidi characters: they could mislead a terminal, XML parser or reader.
 
-    Text of probes and logs is not ours; tabs and line ends stay.
+    Text of probes and logs is not trusted. Tabs and line ends stay.
     """
     return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
 
@@ -74,8 +74,8 @@ def duration(seconds: float) -> str:
 
 def moment(at: str) -> str:
     """`2026-11-30T09:41:07Z` → `2026-11-30 09:41 UTC`; anything else stays as it is."""
-    found = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d(?:\.\d+)?)?(?:Z|\+00:00)", at)
-    return f"{found[1]} {found[2]} UTC" if found else at
+    match = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d(?:\.\d+)?)?(?:Z|\+00:00)", at)
+    return f"{match[1]} {match[2]} UTC" if match else at
 
 
 def short(digest: str) -> str:
@@ -106,7 +106,7 @@ def order(version: str) -> tuple[tuple[int, int | str], ...]:
 
 
 def value(metric: object) -> str:
-    """A metric's value as text; numbers with 4 significant digits."""
+    """Return a metric's value as text; numbers with 4 significant digits."""
     match metric:
         case bool():
             return "yes" if metric else "no"
@@ -121,7 +121,7 @@ def value(metric: object) -> str:
 
 
 def table(metric: object) -> tuple[list[str], list[list[str]]] | None:
-    """Read a metric that is a list of flat objects as header and rows; None for anything else."""
+    """Return a metric that is a list of flat objects as header and rows; None for anything else."""
     if not isinstance(metric, Sequence) or isinstance(metric, str) or not metric:
         return None
     rows = [row for row in metric if isinstance(row, Mapping)]

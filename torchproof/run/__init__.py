@@ -1,1 +1,1 @@
-"""The whole road for many cells: each cell's run, its verdict, and the tables made on the way."""
+"""Many cells along their whole road: each cell's run and verdict, and the tables of a run."""

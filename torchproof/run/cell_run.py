@@ -1,4 +1,4 @@
-"""How far one cell came on the road, and the verdict that this gives. Pure."""
+"""How far one cell got in a run, and the verdict that follows. Pure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from torchproof.model.results import (
 from torchproof.report import report_cell
 from torchproof.report.models import CellModel
 from torchproof.resolve.survey import SurveyedCell
-from torchproof.verdict.decide import Policy, decide, from_error
+from torchproof.verdict.decide import decide, from_error
+from torchproof.verdict.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRun:
-    """One cell on its road; what is not reached yet is None.
+    """One cell in a run; what it has not reached yet is None.
 
-    `error` ended the road early. `log` is the path of the build's log below the reports folder.
+    `error` is what stopped it early. `log` is the path of the build's log below the reports folder.
     """
 
-    item: SurveyedCell
+    surveyed: SurveyedCell
     lock: Lock | None = None
     built: Built | None = None
     findings: tuple[Finding, ...] | None = None
@@ -37,22 +38,22 @@ class CellRun:
     error: TorchproofError | None = None
     log: str = ""
     note: str = ""
-    """What is worth knowing of its lock."""
+    """A remark on its lock."""
 
     @property
     def id(self) -> str:
-        """The cell's name."""
-        return self.item.id
+        """The cell's id."""
+        return self.surveyed.id
 
     @property
     def open(self) -> bool:
-        """Whether the road goes on for this cell."""
-        return self.item.verdict is None and self.error is None
+        """Whether the run goes on for this cell."""
+        return self.surveyed.verdict is None and self.error is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictContext:
-    """What all cells of a run are judged with. `at` is an RFC 3339 time, UTC."""
+    """What all cells of a run are judged by. `at` is an RFC 3339 time, UTC."""
 
     policy: Policy
     host: Host
@@ -61,13 +62,13 @@ class VerdictContext:
 
 
 def verdict_of(run: CellRun, context: VerdictContext) -> Verdict:
-    """Return the verdict of a cell, however far it came."""
-    if run.item.verdict is not None:
-        return run.item.verdict
+    """Return the verdict of a cell, however far it got."""
+    if run.surveyed.verdict is not None:
+        return run.surveyed.verdict
     if run.error is not None:
-        return _ended(run, run.error, context)
+        return _verdict_of_error(run, run.error, context)
     if run.built is None or run.probes is None:
-        return NotTried(state=State.BLOCKED, reason="the run ended before it came to this cell")
+        return NotTried(state=State.BLOCKED, reason="the run ended before it reached this cell")
     return decide(
         built=run.built,
         findings=run.findings,
@@ -79,11 +80,11 @@ def verdict_of(run: CellRun, context: VerdictContext) -> Verdict:
     )
 
 
-def describe_cell(run: CellRun, context: VerdictContext) -> CellModel:
-    """Describe a cell for the report."""
-    notes = [run.item.availability.note, run.note] if not run.item.request.excluded else []
+def cell_model(run: CellRun, context: VerdictContext) -> CellModel:
+    """Return a cell as the report holds it."""
+    notes = [run.surveyed.availability.note, run.note] if not run.surveyed.request.excluded else []
     return report_cell(
-        run.item.cell,
+        run.surveyed.cell,
         verdict_of(run, context),
         lock=run.lock,
         built=run.built,
@@ -93,7 +94,7 @@ def describe_cell(run: CellRun, context: VerdictContext) -> CellModel:
     )
 
 
-def _ended(run: CellRun, error: TorchproofError, context: VerdictContext) -> Verdict:
+def _verdict_of_error(run: CellRun, error: TorchproofError, context: VerdictContext) -> Verdict:
     if isinstance(error, InputError):  # an unreadable lock is the cell's own fault
         error = CellError(error.message, where=error.where, fix=error.fix)
     subject, digest = SubjectKind.LOCK, run.lock.digest if run.lock else ""

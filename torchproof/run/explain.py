@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from torchproof.model.results import MEANINGS, Level, Outcome, State
 from torchproof.report.models import CellModel, FindingModel, ProbeModel
-from torchproof.run.plan_table import Row
+from torchproof.run.plan_table import PlanRow
 
 
-def explain_row(row: Row) -> list[str]:
+def explain_row(row: PlanRow) -> list[str]:
     """Explain a cell that no run has reported on."""
     return [
         f"{row.id}: {row.state}: {MEANINGS[row.state]}",
@@ -34,12 +34,12 @@ def explain_cell(cell: CellModel) -> list[str]:
     for item in cell.overrides:
         lines += _lines("override", f"{item.name} {item.chosen} instead of {item.pinned}")
     if cell.evidence is not None:
-        seen = cell.evidence
-        gpus = ", ".join(gpu.model for gpu in seen.host.gpus) or "no GPU"
-        driver = f"driver {seen.host.driver}" if seen.host.driver else "no driver"
-        lines += _lines("evidence", f"{seen.subject} {seen.digest}")
-        lines += _lines("", f"{seen.at} on {seen.host.engine}, {gpus}, {driver}")
-        lines += _lines("", f"probe suite {seen.suite_hash}")
+        evidence = cell.evidence
+        gpus = ", ".join(gpu.model for gpu in evidence.host.gpus) or "no GPU"
+        driver = f"driver {evidence.host.driver}" if evidence.host.driver else "no driver"
+        lines += _lines("evidence", f"{evidence.subject} {evidence.digest}")
+        lines += _lines("", f"{evidence.at} on {evidence.host.engine}, {gpus}, {driver}")
+        lines += _lines("", f"probe suite {evidence.suite_hash}")
     for finding in cell.audit:
         if finding.outcome in (Level.ERROR, Level.WARNING):
             lines += _finding(finding)
@@ -53,7 +53,7 @@ def _next_step(state: State) -> str:
     match state:
         case State.UNPROVEN:
             return (
-                "run `make matrix` where what is missing exists (say, two GPUs), then merge: "
+                "run `make matrix` on a machine with what is missing (say, two GPUs), then merge: "
                 "`python build.py report --from DIR`"
             )
         case State.PLANNED:
@@ -70,8 +70,8 @@ def _finding(finding: FindingModel) -> Iterator[str]:
 
 def _probe(probe: ProbeModel) -> Iterator[str]:
     need = "required" if probe.required else "optional"
-    said = f": {probe.message}" if probe.message else ""
-    yield from _lines("probe", f"{probe.name} ({need}) {probe.outcome}, {probe.code}{said}")
+    message = f": {probe.message}" if probe.message else ""
+    yield from _lines("probe", f"{probe.name} ({need}) {probe.outcome}, {probe.code}{message}")
     yield from _lines("", f"fix: {probe.fix}" if probe.fix else "")
     yield from _lines("", f"log: {probe.log}" if probe.log else "")
 

@@ -26,23 +26,24 @@ from torchproof.model.lock_file import IMAGES
 from torchproof.probing.baseline import read_baseline
 from torchproof.probing.run_probes import RunOptions, open_trial, run_probes
 from torchproof.probing.script import PROBES, Probe, suite_hash
-from torchproof.publish.reuse import bring_image, bring_passes
+from torchproof.publish.reuse import pull_published_image, reuse_passes
 from torchproof.publish.skip import Ledger, PublishedImage
 from torchproof.report import make_report, read_report, report_hosts, write_reports
 from torchproof.report.models import ReportModel
 from torchproof.resolve.relock import Locked, lock_cells
 from torchproof.resolve.resolver import Resolver
 from torchproof.resolve.survey import SurveyedCell
-from torchproof.run.cell_run import CellRun, VerdictContext, describe_cell, verdict_of
+from torchproof.run.cell_run import CellRun, VerdictContext, cell_model, verdict_of
 from torchproof.upstream.driver_rules import ImageNeeds, host_table
 from torchproof.upstream.facts import Facts
 from torchproof.upstream.gpus import gpu_table
-from torchproof.verdict.decide import Policy, RequiredProbe, audit_errors
+from torchproof.verdict.decide import audit_errors
+from torchproof.verdict.policy import Policy, RequiredProbe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What a run over a matrix works with. `probes` pairs each with whether it is required."""
+    """What a run over a matrix works with. `probes` says of each probe whether it is required."""
 
     matrix: Matrix
     facts: Facts
@@ -53,26 +54,28 @@ class RunSettings:
     images: Path = IMAGES
     reports: Path = Path("reports")
     fresh: bool = False
-    """Do again what an earlier run did."""
+    """Probe again, and reuse nothing that is published."""
     ledger: Ledger | None = None
-    """What knows the registry that verified images go to; None: nothing is taken from there."""
+    """Looks things up in the registry that verified images go to; None: take nothing from it."""
 
 
 def policy_of(matrix: Matrix, probes: Iterable[tuple[Probe, bool]]) -> Policy:
     """Return what a cell of the matrix must prove to be verified."""
     required = tuple(
-        RequiredProbe(name=probe.name, gpus=probe.gpus) for probe, must in probes if must
+        RequiredProbe(name=probe.name, gpus=probe.gpus)
+        for probe, is_required in probes
+        if is_required
     )
     ignored = tuple(item.rule for item in matrix.audit.ignore)
     return Policy(probes=required, rules=matrix.audit.required or ("*",), ignored=ignored)
 
 
 def sizes_of(reports: Path) -> dict[str, ReportedSize]:
-    """Return what the last report in a folder says of the sizes of images, by cell."""
+    """Return the image sizes in a folder's last report, by cell."""
     try:
         report = read_report(reports)
     except InputError:
-        return {}  # none yet, or of another version
+        return {}  # no report yet, or one of another version
     return {
         cell.id: ReportedSize(size=cell.image.size_bytes, source=f"report of {report.generated_at}")
         for cell in report.cells
@@ -81,7 +84,7 @@ def sizes_of(reports: Path) -> dict[str, ReportedSize]:
 
 
 class Pipeline:
-    """One run: the cells as far as they came, and what is said and written on the way."""
+    """One run: how far each cell got, and what is printed and written on the way."""
 
     def __init__(
         self, settings: RunSettings, cells: Iterable[SurveyedCell], progress: Progress
@@ -93,12 +96,12 @@ class Pipeline:
             suite_hash=suite_hash(),
             at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
-        self._runs = {item.id: CellRun(item=item) for item in cells}
+        self._runs = {cell.id: CellRun(surveyed=cell) for cell in cells}
         self._published: dict[str, PublishedImage] = {}
         self._before = sizes_of(settings.reports)
 
     def run(self) -> ReportModel:
-        """Take every cell as far as it goes; the report is on disk even after an interrupt."""
+        """Take every cell as far as it can go; the report is on disk even after an interrupt."""
         try:
             self._lock()
             self._check_overrides()
@@ -112,7 +115,7 @@ class Pipeline:
         return report
 
     def machine_at_fault(self) -> bool:
-        """Whether the machine or its network ended the road of a cell that could be tried."""
+        """Tell whether the machine or its network stopped a cell that could be tried."""
         errors = [run.error for run in self._runs.values() if run.error is not None]
         return any(not isinstance(error, CellError | InputError) for error in errors)
 
@@ -129,14 +132,16 @@ class Pipeline:
 
     def _lock(self) -> None:
         for run in self._runs.values():
-            if run.item.verdict is not None:
-                self._progress.done(run.id, f"{run.item.verdict.state}: {run.item.verdict.reason}")
+            if run.surveyed.verdict is not None:
+                self._progress.done(
+                    run.id, f"{run.surveyed.verdict.state}: {run.surveyed.verdict.reason}"
+                )
         settings = self._settings
         resolver = Resolver(facts=settings.facts, indexes=settings.indexes, store=settings.store)
-        items = [run.item for run in self._open()]
-        lock_cells(items, resolver, images=settings.images, done=self._locked)
+        cells = [run.surveyed for run in self._open()]
+        lock_cells(cells, resolver, images=settings.images, done=self._record_lock)
 
-    def _locked(self, locked: Locked) -> None:
+    def _record_lock(self, locked: Locked) -> None:
         run = self._runs[locked.cell]
         if locked.lock is None:
             assert locked.error is not None
@@ -152,12 +157,12 @@ class Pipeline:
         self._update(replace(run, lock=locked.lock, note=locked.note))
 
     def _check_overrides(self) -> None:
-        """Audit the wheels of cells that override some, before a build is spent on them."""
+        """Audit the wheels of cells with overrides, before a build is spent on them."""
         for run in self._open():
             lock = run.lock
             if lock is None or not lock.overrides:
                 continue
-            self._progress.say(run.id, "audit of its wheels, before the build")
+            self._progress.say(run.id, "auditing its wheels before the build")
             try:
                 paths = self._settings.store.fetch_all(lock.wheels, cell=run.id)
                 findings = tuple(audit_wheels(lock, paths, self._settings.matrix.declared_hosts))
@@ -173,7 +178,7 @@ class Pipeline:
                 )
 
     def _ask_registry(self) -> None:
-        """Take the images that are published for a lock, so that they need not be built again."""
+        """Take images that are published for a lock, so that they need not be built again."""
         settings = self._settings
         if settings.ledger is None or settings.fresh or settings.engine.name != "docker":
             return
@@ -188,7 +193,7 @@ class Pipeline:
             image = (
                 settings.ledger.already_built(run.lock)
                 if here
-                else bring_image(settings.ledger, run.lock)
+                else pull_published_image(settings.ledger, run.lock)
             )
             if image is not None:
                 self._published[run.id] = image
@@ -202,10 +207,10 @@ class Pipeline:
             reports=settings.reports,
             images=settings.images,
             say=self._progress.say,
-            done=self._built,
+            done=self._record_build,
         )
 
-    def _built(self, result: BuildResult) -> None:
+    def _record_build(self, result: BuildResult) -> None:
         run = self._runs[result.cell]
         if result.log.exists():
             log = result.log.relative_to(self._settings.reports).as_posix()
@@ -214,15 +219,15 @@ class Pipeline:
             self._fail(run, result.error)
         elif result.built is not None:
             built = result.built
-            how = "there already" if built.reused else f"built in {built.seconds:.0f} s"
+            how = "already built" if built.reused else f"built in {built.seconds:.0f} s"
             self._progress.done(run.id, f"{built.ref}: {how}, {built.size / 1e9:.2f} GB")
             self._update(replace(run, built=built))
 
     def _prove(self, run: CellRun) -> None:
-        """Audit a cell, then probe it: an error of a required rule leaves nothing to probe."""
+        """Audit a cell, then probe it, unless a required rule reports an error."""
         assert run.built is not None
         assert run.lock is not None
-        self._progress.say(run.id, "audit")
+        self._progress.say(run.id, "auditing")
         before = self._before.get(run.id)
         try:
             findings = tuple(
@@ -246,9 +251,9 @@ class Pipeline:
         write_reports(self._settings.reports, self._report())
 
     def _probe(self, run: CellRun) -> None:
-        settings, wishes = self._settings, self._settings.matrix.probes
+        settings, wanted = self._settings, self._settings.matrix.probes
         assert run.built is not None
-        baseline = settings.matrix.folder / wishes.baseline
+        baseline = settings.matrix.folder / wanted.baseline
         trial = open_trial(
             settings.engine,
             run.built,
@@ -256,20 +261,20 @@ class Pipeline:
             folder=PROBES,
             reports=settings.reports,
             options=RunOptions(
-                thresholds=wishes.thresholds,
-                baseline=read_baseline(baseline, wishes.bandwidth_tolerance),
+                thresholds=wanted.thresholds,
+                baseline=read_baseline(baseline, wanted.bandwidth_tolerance),
                 resume=not settings.fresh,
             ),
         )
         published = self._published.get(run.id)
         if settings.ledger is not None and published is not None:
-            proven = bring_passes(settings.ledger, trial, published)
+            proven = reuse_passes(settings.ledger, trial, published)
             if proven:
                 self._progress.done(run.id, f"proven before: {', '.join(proven)}")
         results = []
-        for probe, must in settings.probes:
-            self._progress.say(run.id, f"probe {probe.name}")
-            results += run_probes(trial, [(probe, must)])
+        for probe, required in settings.probes:
+            self._progress.say(run.id, f"probing {probe.name}")
+            results += run_probes(trial, [(probe, required)])
         self._update(replace(run, probes=tuple(results)))
 
     def _report(self) -> ReportModel:
@@ -278,8 +283,8 @@ class Pipeline:
         needs = [
             ImageNeeds(
                 cell=run.id,
-                cuda=run.item.cell.cuda,
-                platform=run.item.cell.platform,
+                cuda=run.surveyed.cell.cuda,
+                platform=run.surveyed.cell.platform,
                 archs=run.lock.gpus or run.lock.archs,
             )
             for run in self._runs.values()
@@ -287,7 +292,7 @@ class Pipeline:
         ]
         table = host_table(needs, declared, settings.facts, gpu_table())
         return make_report(
-            [describe_cell(run, self._context) for run in self._runs.values()],
+            [cell_model(run, self._context) for run in self._runs.values()],
             host=self._context.host,
             suite_hash=self._context.suite_hash,
             generated_at=self._context.at,

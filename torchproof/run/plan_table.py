@@ -1,4 +1,4 @@
-"""Every cell as it stands before a run: state, reason, layers, bytes. Only reads."""
+"""The plan: every cell before a run, with state, reason, layers and bytes. Only reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchproof.upstream.facts import Facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PlanRow:
     """One cell of the plan. `bytes` is the size of its wheel files; None without a lock."""
 
     id: str
@@ -38,18 +38,18 @@ class Row:
 
 def plan_rows(
     surveyed: Iterable[SurveyedCell], facts: Facts, *, images: Path = IMAGES
-) -> tuple[Row, ...]:
-    """Describe cells from the survey, the locks that are there, and the data."""
+) -> tuple[PlanRow, ...]:
+    """Return a row for each cell, from the survey, the locks that exist, and the upstream facts."""
     return tuple(_row(item, facts, images) for item in surveyed)
 
 
-def _row(item: SurveyedCell, facts: Facts, images: Path) -> Row:
+def _row(item: SurveyedCell, facts: Facts, images: Path) -> PlanRow:
     cell, verdict = item.cell, item.verdict
     lock, remark = _lock(item, images)
     cudnn, nccl = _pins(cell, facts)
     notes = [item.availability.note] if not item.request.excluded else []
     notes.append(remark if verdict is None else verdict.reason)
-    return Row(
+    return PlanRow(
         id=cell.id,
         torch=cell.torch,
         cuda=cell.cuda,
@@ -81,7 +81,7 @@ def _lock(item: SurveyedCell, images: Path) -> tuple[Lock | None, str]:
 
 
 def _pins(cell: Cell, facts: Facts) -> tuple[str | None, str | None]:
-    """Return cuDNN and NCCL as the cell asks, or as the data says that torch pins them."""
+    """Return the cuDNN and NCCL that the cell asks for, else those that torch pins."""
     release = facts.release(cell.torch)
     build = release.builds.get(cell.cuda) if release else None
     return cell.cudnn or (build.cudnn if build else None), cell.nccl or (

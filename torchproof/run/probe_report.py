@@ -1,4 +1,4 @@
-"""Results of probes → report.json, mergeable with the reports of other machines and shards."""
+"""Probe results → report.json, which can be merged with reports of other machines and shards."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from torchproof.probing.store import read_results
 from torchproof.probing.subjects import Subject
 from torchproof.report.convert import make_report, report_cell
 from torchproof.report.models import CellModel
-from torchproof.verdict.decide import Policy, RequiredProbe, decide
+from torchproof.verdict.decide import decide
+from torchproof.verdict.policy import Policy, RequiredProbe
 
 
 def write_report(subjects: Sequence[Subject], folder: Path, reports: Path) -> Path:
-    """Judge what the probes found and write it as a report; returns its path."""
+    """Judge the probe results and write them as a report; return its path."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
     suite = suite_hash(folder)
-    cells = [_cell(subject, results_of(subject, reports), suite, at) for subject in subjects]
+    cells = [_cell_model(subject, results_of(subject, reports), suite, at) for subject in subjects]
     report = make_report(cells, host=subjects[0].runner.host(), suite_hash=suite, generated_at=at)
     path = reports / "report.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +34,7 @@ def write_report(subjects: Sequence[Subject], folder: Path, reports: Path) -> Pa
 
 
 def results_of(subject: Subject, reports: Path) -> list[ProbeResult]:
-    """Return the kept results of one cell, of the probes that were chosen."""
+    """Return the stored results of one cell, for the probes that were chosen."""
     path = reports / "cells" / subject.built.cell / "probes.json"
     if not path.exists():
         return []
@@ -43,14 +44,14 @@ def results_of(subject: Subject, reports: Path) -> list[ProbeResult]:
 
 
 def results_table(subjects: Sequence[Subject], reports: Path) -> tuple[str, Exit]:
-    """Return all results as a text table, and the exit code that they give."""
+    """Return all results as a text table, and the exit code that follows from them."""
     rows: list[tuple[str, str, str, str, str]] = []
     worst = Exit.OK
     for subject in subjects:
         for result in results_of(subject, reports):
-            told = result.message + (f"\nfix: {result.fix}" if result.fix else "")
+            text = result.message + (f"\nfix: {result.fix}" if result.fix else "")
             seconds = f"{result.seconds:.1f} s"
-            rows.append((subject.built.cell, result.name, result.outcome, seconds, told))
+            rows.append((subject.built.cell, result.name, result.outcome, seconds, text))
             worst = _worse(worst, result)
     heads = ("cell", "probe", "outcome", "time", "what was seen")
     widths = [None, None, None, None, 80]
@@ -58,7 +59,7 @@ def results_table(subjects: Sequence[Subject], reports: Path) -> tuple[str, Exit
 
 
 def _worse(worst: Exit, result: ProbeResult) -> Exit:
-    """A failed cell is worse than a faulty host, and that than something unproven."""
+    """Return the worse exit code: a failed cell, then a host at fault, then something unproven."""
     if not result.required:
         return worst
     match result.outcome:
@@ -72,7 +73,7 @@ def _worse(worst: Exit, result: ProbeResult) -> Exit:
             return worst
 
 
-def _cell(subject: Subject, results: Sequence[ProbeResult], suite: str, at: str) -> CellModel:
+def _cell_model(subject: Subject, results: Sequence[ProbeResult], suite: str, at: str) -> CellModel:
     needs = [probe for probe, required in subject.chosen if required]
     policy = Policy(probes=tuple(RequiredProbe(name=p.name, gpus=p.gpus) for p in needs))
     verdict = decide(
@@ -85,12 +86,12 @@ def _cell(subject: Subject, results: Sequence[ProbeResult], suite: str, at: str)
         at=at,
     )
     model = report_cell(
-        _described(subject), verdict, lock=subject.lock, built=subject.built, policy=policy
+        _cell_of(subject), verdict, lock=subject.lock, built=subject.built, policy=policy
     )
     return model.model_copy(update={"id": subject.built.cell})
 
 
-def _described(subject: Subject) -> Cell:
+def _cell_of(subject: Subject) -> Cell:
     lock = subject.lock
     torch, cuda, python = subject.built.cell.split("-")[:3]
     if lock is not None:

@@ -1,15 +1,13 @@
-"""evidence → verdict. Pure: the only place where a cell becomes green, red or anything between.
+"""Evidence → verdict. Pure: the only place where a cell becomes green, red or anything between.
 
-The order of the questions is the policy: is the image at fault (audit, then probes), was the host
-at fault, what is still missing, and only then `verified`. A skip never answers a question.
+The order of the questions matters: is the image at fault (audit, then probes), is the host at
+fault, what is still missing, and only then `verified`. A skip never answers a question.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from torchproof.errors import CellError, TorchproofError
 from torchproof.model.results import (
@@ -26,27 +24,7 @@ from torchproof.model.results import (
     SubjectKind,
     Verdict,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequiredProbe:
-    """A probe that a cell must pass, on a host with at least `gpus` GPUs."""
-
-    name: str
-    gpus: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What a cell must prove. `rules` and `ignored` are patterns of audit rule ids (`link.*`)."""
-
-    probes: tuple[RequiredProbe, ...] = ()
-    rules: tuple[str, ...] = ("*",)
-    ignored: tuple[str, ...] = ()
-
-    def requires_rule(self, rule: str) -> bool:
-        """Tell whether an error of this audit rule fails a cell."""
-        return _matches(rule, self.rules) and not _matches(rule, self.ignored)
+from torchproof.verdict.policy import Policy
 
 
 def decide(
@@ -89,7 +67,7 @@ def judge(evidence: Evidence, policy: Policy) -> Verdict:
 
     failed = [r for name in needs for r in by_name.get(name, ()) if r.outcome in _FAILED]
     if failed:
-        return Judged(state=State.FAILED, reason=_tell(failed), evidence=evidence)
+        return Judged(state=State.FAILED, reason=_probe_reason(failed), evidence=evidence)
 
     missing = {
         name: gpus
@@ -100,7 +78,7 @@ def judge(evidence: Evidence, policy: Policy) -> Verdict:
     if faulty:
         return NotTried(
             state=State.BLOCKED,
-            reason="the host is at fault: " + _tell(faulty),
+            reason="the host is at fault: " + _probe_reason(faulty),
             fix=next((result.fix for result in faulty if result.fix), ""),
             evidence=evidence,
         )
@@ -108,7 +86,7 @@ def judge(evidence: Evidence, policy: Policy) -> Verdict:
     reasons = _gaps(evidence, needs, missing, by_name)
     if reasons:
         return Judged(state=State.UNPROVEN, reason="; ".join(reasons), evidence=evidence)
-    return Judged(state=State.VERIFIED, reason=_verified(evidence, needs), evidence=evidence)
+    return Judged(state=State.VERIFIED, reason=_verified_reason(evidence, needs), evidence=evidence)
 
 
 def from_error(
@@ -124,7 +102,7 @@ def from_error(
 ) -> Verdict:
     """Judge a cell whose road ended early: at fault itself (`failed`), or blocked by its host.
 
-    `digest` is the lock's where nothing was built; what was found before the error is kept.
+    `digest` is the lock's if nothing was built; what was found before the error is kept.
     """
     evidence = Evidence(
         subject=subject,
@@ -144,15 +122,11 @@ def from_error(
 
 
 def audit_errors(findings: Iterable[Finding], policy: Policy) -> list[Finding]:
-    """Return the findings that fail a cell; a runner asks before it starts any probe."""
+    """Return the findings that fail a cell; a runner checks them before it starts any probe."""
     return [f for f in findings if f.level is Level.ERROR and policy.requires_rule(f.rule)]
 
 
 _FAILED = frozenset({Outcome.FAIL, Outcome.TIMEOUT})
-
-
-def _matches(rule: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(rule, pattern) for pattern in patterns)
 
 
 def _is(result: ProbeResult, outcome: Outcome) -> bool:
@@ -167,9 +141,9 @@ def _by_name(probes: Iterable[ProbeResult]) -> Mapping[str, list[ProbeResult]]:
 
 
 def _proves(result: ProbeResult, gpus: int, host: Host) -> bool:
-    """Whether a result is a pass with the GPUs that the policy asks for.
+    """Tell whether a result is a pass with the GPUs that the policy asks for.
 
-    Several ranks on one GPU run NCCL's code and not the machine's links: never a 2-GPU pass.
+    Several ranks on one GPU run NCCL's code but not the machine's links: never a 2-GPU pass.
     """
     if result.outcome is not Outcome.PASS:
         return False
@@ -189,7 +163,7 @@ def _gaps(
     missing: Mapping[str, int],
     by_name: Mapping[str, list[ProbeResult]],
 ) -> list[str]:
-    """Say in words what stands between this evidence and `verified`."""
+    """List what this evidence lacks to be `verified`."""
     reasons: list[str] = []
     if not evidence.digest:
         reasons.append("the image has no digest to bind results to")
@@ -229,18 +203,18 @@ def _audit_reason(faults: Sequence[Finding]) -> str:
     return f"audit {first.rule}: {first.message}{where}{_more(faults)}"
 
 
-def _tell(results: Sequence[ProbeResult]) -> str:
+def _probe_reason(results: Sequence[ProbeResult]) -> str:
     first = results[0]
     word = "timed out" if first.outcome is Outcome.TIMEOUT else first.code
-    said = f": {first.message}" if first.message else ""
-    return f"{first.name}: {word}{said}{_more(results)}"
+    message = f": {first.message}" if first.message else ""
+    return f"{first.name}: {word}{message}{_more(results)}"
 
 
 def _more(items: Sequence[Finding] | Sequence[ProbeResult]) -> str:
     return f" (and {len(items) - 1} more)" if len(items) > 1 else ""
 
 
-def _verified(evidence: Evidence, needs: Mapping[str, int]) -> str:
+def _verified_reason(evidence: Evidence, needs: Mapping[str, int]) -> str:
     hosts = {result.host or evidence.host for result in evidence.probes if result.name in needs}
     places = f" on {len(hosts)} hosts" if len(hosts) > 1 else ""
     count = len(needs)

@@ -1,4 +1,4 @@
-"""`make ci-local`: the steps of the CI pipelines, cell by cell, give the report of one run."""
+"""`make ci-local`: the CI steps, cell by cell, give the same report as one run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("engine", ["venv", pytest.param("docker", marks=needs("docker"))])
-def test_shards_merge_into_the_report_of_one_whole_run(tmp_path: Path, engine: str) -> None:
+def test_merged_shards_equal_the_report_of_one_run(tmp_path: Path, engine: str) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / "bases").symlink_to(cache_dir() / "bases")

@@ -1,4 +1,4 @@
-"""publish of an image that a real Docker Engine built: what was tested is what can be pulled."""
+"""`publish` of an image built by a real Docker Engine: users pull exactly the tested image."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from torchproof.model.lock_file import lock_path, write_lock
 from torchproof.model.results import Built, Host, Outcome, SubjectKind
 from torchproof.probing.run_probes import RunOptions, open_trial
 from torchproof.probing.script import PROBES, suite_hash
-from torchproof.publish.reuse import bring_image, bring_passes, open_ledger
+from torchproof.publish.reuse import open_ledger, pull_published_image, reuse_passes
 from torchproof.registry import Registry
 
 pytestmark = [needs("registry"), needs("docker")]
@@ -101,7 +101,7 @@ def test_an_engine_image_is_published_and_pulled_back_as_it_was_tested(
     assert answer["evidence"][0]["statement"]["predicate"]["tested"] == image.id
 
 
-def test_a_published_image_and_its_passes_are_brought_instead_of_built_and_probed(
+def test_a_published_image_and_its_passes_are_reused(
     registry: RunningRegistry, built: tuple[docker.DockerClient, Image, Lock], tmp_path: Path
 ) -> None:
     client, image, lock = built
@@ -114,27 +114,27 @@ def test_a_published_image_and_its_passes_are_brought_instead_of_built_and_probe
     client.images.remove(image.id, force=True)
     ledger = open_ledger(load_matrix(shop.matrix))
     assert ledger is not None
-    found = bring_image(ledger, lock)
+    found = pull_published_image(ledger, lock)
     assert found is not None and found.config == image.id
     local = f"{REPOSITORY_HERE}:{lock.cell}"
     try:
         assert client.images.get(local).id == image.id
         trial = open_trial(CpuHost(), brought(lock, image), lock, folder=PROBES, reports=tmp_path)
-        assert bring_passes(ledger, trial, found) == ("linkage",)
+        assert reuse_passes(ledger, trial, found) == ("linkage",)
         assert trial.store.load()["linkage"].outcome is Outcome.PASS
-        assert bring_passes(ledger, trial, found) == ()
+        assert reuse_passes(ledger, trial, found) == ()
         strict = RunOptions(thresholds={"linkage": {"x": 1.0}})
         other = open_trial(
             CpuHost(), brought(lock, image), lock, folder=PROBES, reports=tmp_path, options=strict
         )
-        assert bring_passes(ledger, other, found) == ()
+        assert reuse_passes(ledger, other, found) == ()
     finally:
         client.images.remove(local)
-    assert bring_image(ledger, made_lock(salt="other")) is None
+    assert pull_published_image(ledger, made_lock(salt="other")) is None
 
 
 class CpuHost:
-    """A runner that is only asked where it is."""
+    """A runner that only reports its host."""
 
     def host(self) -> Host:
         return Host(engine="docker 20.10.24")
@@ -156,7 +156,7 @@ def brought(lock: Lock, image: Image) -> Built:
     )
 
 
-def test_an_image_that_the_engine_lost_is_never_built_again(
+def test_an_image_that_the_engine_lost_is_not_rebuilt(
     registry: RunningRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop, lock = Workshop(tmp_path / "shop", registry.host), made_lock()

@@ -1,4 +1,4 @@
-"""publish while the registry misbehaves, or somebody else publishes too."""
+"""`publish` while the registry misbehaves, or another publisher is at work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from torchproof.registry.transport import Patience
 pytestmark = needs("registry")
 REPOSITORY = "ai/torch"
 ALL_FAULTS = "TORCHPROOF_ALL_FAULTS"
-"""Set it to try all faults at all requests (a quarter of an hour); else each request gets two."""
+"""Set it to try all faults at all requests (15 minutes); otherwise each request gets two."""
 HASTY = Patience(attempts=3, first=0.01, longest=0.05)
 
 
@@ -61,7 +61,7 @@ def proxy(
 
 
 class Publishing:
-    """Publishes a workshop's report; `log` is all that was said."""
+    """Publishes a workshop's report; `log` has every message."""
 
     def __init__(self, shop: Workshop, key: Path, repository: str, tmp_path: Path) -> None:
         self.shop = shop
@@ -72,7 +72,7 @@ class Publishing:
         self.patience = HASTY
 
     def run(self, host: str, report: object) -> bool:
-        """Publish; True if nothing went wrong."""
+        """Publish; return True if nothing went wrong."""
         from torchproof.report.models import ReportModel
 
         assert isinstance(report, ReportModel)
@@ -95,7 +95,7 @@ class Publishing:
 
 
 def assert_complete(host: str, repository: str) -> dict[str, str]:
-    """Every tag that anybody uses names an image that is all there, with evidence."""
+    """Assert that every tag users pull names a complete image with evidence."""
     found = {}
     with Registry(host) as client:
         for tag in client.tags(repository):
@@ -142,7 +142,7 @@ def test_a_fault_at_every_request_leaves_no_half_published_tag(
 
 
 @pytest.mark.parametrize("fault", ["403", "cut"])
-def test_a_registry_that_dies_for_good_is_finished_by_the_next_run(
+def test_the_next_run_finishes_after_a_registry_died(
     proxy: Proxy, registry: RunningRegistry, tmp_path: Path, fault: str
 ) -> None:
     shop = Workshop(tmp_path / "shop", proxy.host)
@@ -242,10 +242,10 @@ def test_of_two_images_under_one_immutable_tag_one_wins_and_takes_all_tags(
     found = assert_complete(registry.host, REPOSITORY)
     assert set(found.values()) == {digests[done.index(True)]}
     loser = runs[done.index(False)][0]
-    assert "names another image already" in "\n".join(loser.log)
+    assert "already names another image" in "\n".join(loser.log)
 
 
-def test_wrong_credentials_are_told_without_showing_them(
+def test_wrong_credentials_are_reported_without_showing_them(
     proxy: Proxy,
     registry: RunningRegistry,
     tmp_path: Path,

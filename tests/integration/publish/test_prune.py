@@ -119,7 +119,7 @@ def test_a_published_plan_need_not_be_built(registry: RunningRegistry, tmp_path:
         assert ledger(client).already_built(other) is None
 
 
-def test_a_pass_counts_for_the_same_suite_driver_and_gpus_alone(
+def test_a_pass_counts_only_for_the_same_suite_driver_and_gpus(
     registry: RunningRegistry, tmp_path: Path
 ) -> None:
     shop, lock = Workshop(tmp_path / "shop", registry.host), made_lock()

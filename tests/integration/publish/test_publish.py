@@ -166,7 +166,7 @@ def test_an_immutable_tag_never_moves(
     before = tags(registry.host)
     shop.report(shop.cell(lock, salt="built again"))
     assert main(shop.arguments()) == 1
-    assert "names another image already" in capsys.readouterr().err
+    assert "already names another image" in capsys.readouterr().err
     after = tags(registry.host)
     assert {tag: after[tag] for tag in before} == before
 
@@ -220,7 +220,7 @@ def test_staged_content_is_tagged_by_the_next_publish_without_the_image(
     assert tags(registry.host)[lock.cell] == cell["image"]["digest"]
 
 
-def test_verify_answers_what_was_proven_where(
+def test_verify_says_what_was_proven_where(
     registry: RunningRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop = Workshop(tmp_path / "shop", registry.host)

@@ -1,4 +1,4 @@
-"""verify on what somebody has changed: says which part, and exits 1."""
+"""`verify` on altered evidence: it names the part and exits 1."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPOSITORY = "ai/torch"
 
 
 class Scene:
-    """A published image, and what one needs to change its evidence."""
+    """A published image, and what is needed to alter its evidence."""
 
     def __init__(self, registry: RunningRegistry, tmp_path: Path, *, signed: bool = True) -> None:
         self.registry = registry
@@ -55,7 +55,7 @@ class Scene:
         raise AssertionError("no evidence")
 
     def replace(self, content: bytes, **changes: Any) -> None:
-        """Put another piece of evidence in the place of the published one, everywhere."""
+        """Replace the published piece of evidence everywhere."""
         with Registry(self.host) as client:
             tag, manifest, _ = self.evidence(client)
             blob = client.push_blob(
@@ -161,7 +161,7 @@ def test_a_tag_that_was_moved_to_another_image_without_evidence(
         other = json.dumps(manifest.json() | {"annotations": {"made": "otherwise"}}).encode()
         client.put_manifest(REPOSITORY, "2.9.1-cu128", other)
     answer = verify(scene, capsys)
-    assert "carries no evidence" in answer["faults"][0]["message"]
+    assert "has no evidence" in answer["faults"][0]["message"]
     assert "names another image" in answer["faults"][0]["message"]
 
 
@@ -207,10 +207,10 @@ def test_evidence_of_another_image_attached_to_this_one(
         client.put_manifest(REPOSITORY, "any", json.dumps(manifest).encode())
     code = main(["verify", f"{scene.host}/{REPOSITORY}:2.8.0-cu128", "--key", str(scene.public)])
     assert code == 1
-    assert "subject is not right: the evidence is about" in capsys.readouterr().out
+    assert "subject is wrong: the evidence is about" in capsys.readouterr().out
 
 
-def test_another_key_than_the_signers(
+def test_a_key_that_is_not_the_signers(
     scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = write_keys(tmp_path / "others")[1]
@@ -219,7 +219,7 @@ def test_another_key_than_the_signers(
     assert "signed by another key" in answer["not_counted"][0]
 
 
-def test_unsigned_evidence_does_not_count_where_a_key_is_asked_for(
+def test_unsigned_evidence_does_not_count_if_a_key_is_given(
     registry: RunningRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene = Scene(registry, tmp_path, signed=False)
@@ -229,7 +229,7 @@ def test_unsigned_evidence_does_not_count_where_a_key_is_asked_for(
     assert "not signed" in answer["not_counted"][0]
 
 
-def test_a_missing_image_and_a_wrong_reference_are_told(
+def test_a_missing_image_and_a_wrong_reference_are_reported(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", f"{scene.host}/{REPOSITORY}:nothing"]) == 1

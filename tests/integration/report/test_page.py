@@ -122,7 +122,7 @@ def test_text_has_enough_contrast(picture: Any, driver: Any, page: Path, dark: b
     assert poor == []
 
 
-def test_the_browser_finds_no_fault_and_asks_the_network_for_nothing(
+def test_the_browser_finds_no_fault_and_makes_no_request(
     picture: Any, driver: Any, tmp_path: Path
 ) -> None:
     write_reports(tmp_path, every_verdict())
@@ -173,7 +173,7 @@ def test_print_shows_all_evidence(picture: Any, driver: Any, page: Path, tmp_pat
     assert len(base64.b64decode(pdf["data"])) > 100_000
 
 
-def test_every_name_for_a_screen_reader_is_there(picture: Any, driver: Any, page: Path) -> None:
+def test_everything_has_a_name_for_a_screen_reader(picture: Any, driver: Any, page: Path) -> None:
     show(picture, driver, page, 1280)
     unnamed = driver.execute_script(
         """return [...document.querySelectorAll('a, button, summary, input, [role=region]')]

@@ -1,4 +1,4 @@
-"""`matrix` as a user runs it: a process of its own, in a folder of its own, to the exit code."""
+"""`matrix` as a user runs it: in its own process and folder, up to the exit code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = needs("network")  # the images' own installer comes from the packag
 ROOT = Path(__file__).parents[3]
 FACTS = load_facts()
 NO_TORCH = ["rendezvous", "signals"]
-"""Probes that a made torch, which is no torch, can pass."""
+"""Probes that a synthetic torch can pass."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ def venv(desk: Desk, *arguments: str) -> tuple[int, str]:
     return desk.run("matrix", "--engine", "venv", *arguments, TORCHPROOF_CACHE=cache)
 
 
-def test_ten_cells_take_their_true_state_without_an_engine(desk: Desk) -> None:
+def test_ten_cells_get_their_true_state_without_an_engine(desk: Desk) -> None:
     code, said = venv(desk)
     assert code == 0, said
     cells = desk.cells()
@@ -116,7 +116,7 @@ def test_the_report_fits_its_schema_and_all_files_are_there(desk: Desk) -> None:
     assert names >= {"index.html", "report.json", "report.md", "junit.xml", "metrics.prom"}
 
 
-def test_a_wheelhouse_makes_a_cell_that_was_never_published(desk: Desk) -> None:
+def test_a_wheelhouse_makes_an_unpublished_cell_possible(desk: Desk) -> None:
     house = desk.folder / "wheels"
     house.mkdir()
     plain = Build(cuda="cu121", platforms=(), confirmed=True, sources=(), triton="3.5.1")
@@ -195,7 +195,7 @@ def test_an_unknown_probe_in_the_matrix_is_wrong_input(desk: Desk) -> None:
     assert "did you mean" in said and "versions" in said
 
 
-def test_an_engine_that_was_asked_for_and_does_not_answer_ends_the_run_with_3(desk: Desk) -> None:
+def test_a_requested_engine_that_does_not_answer_ends_the_run_with_3(desk: Desk) -> None:
     code, said = desk.run("matrix", "--engine", "docker", DOCKER_HOST="tcp://127.0.0.1:9")
     assert code == 3
     assert "fix:" in said
@@ -235,7 +235,7 @@ class TestWithEngine:
 
     @pytest.fixture(autouse=True)
     def _tags(self) -> Iterator[None]:
-        """Give the names of the cells back to the images that had them."""
+        """Give the cells' tags back to the images that had them."""
         client = docker.from_env(timeout=60)
         before = image_names(client)
         yield
@@ -245,9 +245,7 @@ class TestWithEngine:
                 if name in before:
                     client.images.get(before[name]).tag(name)
 
-    def test_all_six_published_cells_become_images_that_prove_what_is_asked(
-        self, desk: Desk
-    ) -> None:
+    def test_all_six_published_cells_become_images_that_pass(self, desk: Desk) -> None:
         code, said = desk.run("matrix", "--engine", "docker")
         assert code == 0, said
         client = docker.from_env(timeout=60)
@@ -304,7 +302,7 @@ def _uv_cache() -> str:
 
 
 @pytest.mark.real_torch
-def test_an_nccl_that_does_not_fit_fails_before_a_build_is_spent_on_it(tmp_path: Path) -> None:
+def test_an_incompatible_nccl_fails_before_the_build(tmp_path: Path) -> None:
     desk = Desk(folder=tmp_path, index=FakeIndex({}))
     cell = {"torch": "2.7.1", "cuda": "cu126", "nccl": "2.21.5"}
     (tmp_path / "matrix.yaml").write_text(yaml.safe_dump({"cells": [cell]}), encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 from torchproof.cli import main
 from torchproof.errors import InputError
 from torchproof.model.results import State
-from torchproof.pick.rank import Candidate, Picked, Wish, check_python, check_torch, pick
+from torchproof.pick.rank import CandidateCell, Picked, PickRequest, check_python, check_torch, pick
 from torchproof.upstream.driver_rules import Fit, ImageNeeds, parse_driver
 from torchproof.upstream.facts import load_facts
 from torchproof.upstream.gpus import gpu_table
@@ -21,9 +21,11 @@ python: ["3.11"]
 """
 
 
-def cell(torch: str, cuda: str, state: State = State.VERIFIED, python: str = "3.11") -> Candidate:
+def cell(
+    torch: str, cuda: str, state: State = State.VERIFIED, python: str = "3.11"
+) -> CandidateCell:
     build = FACTS.releases[torch].builds.get(cuda)
-    return Candidate(
+    return CandidateCell(
         needs=ImageNeeds(
             cell=f"{torch}-{cuda}-py{python.replace('.', '')}",
             cuda=cuda,
@@ -37,15 +39,15 @@ def cell(torch: str, cuda: str, state: State = State.VERIFIED, python: str = "3.
 
 
 def ask(
-    cells: list[Candidate],
+    cells: list[CandidateCell],
     driver: str = "580.65.06",
     gpu: str = "A100",
     torch: str = "",
     python: str = "",
 ) -> Picked:
     gpus = tuple(gpu_table().find(name) for name in gpu.split(","))
-    wish = Wish(torch=torch, driver=parse_driver(driver), gpus=gpus, python=python)
-    return pick(cells, wish, FACTS)
+    request = PickRequest(torch=torch, driver=parse_driver(driver), gpus=gpus, python=python)
+    return pick(cells, request, FACTS)
 
 
 def best(picked: Picked) -> str | None:
@@ -98,13 +100,13 @@ def test_forward_compatibility_is_not_a_fit_but_is_named_with_a_newer_driver() -
     assert any("torch 2.9.1 for cu126" in line for line in picked.change)
 
 
-def test_another_torch_of_the_matrix_is_named() -> None:
+def test_another_torch_in_the_matrix_is_named() -> None:
     picked = ask([cell("2.7.1", "cu118"), cell("2.9.1", "cu126")], driver="470.10", torch="2.9")
     assert picked.best is None
     assert any("2.7.1-cu118-py311" in line for line in picked.change)
 
 
-def test_a_gpu_that_no_torch_of_that_version_serves_names_the_newest_that_does() -> None:
+def test_for_an_unsupported_gpu_the_newest_torch_that_supports_it_is_named() -> None:
     picked = ask([cell("2.9.1", "cu126")], gpu="K80", driver="535.104.05")
     assert picked.best is None
     assert picked.change == ("the newest torch with code for K80 (sm_37) is 2.7.1 for cu118",)
@@ -122,7 +124,7 @@ def test_a_version_is_matched_by_its_parts() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "2.9.1+cu128", "2.9.*", ">=2", "2..9", "2.9.1.0"])
-def test_what_is_no_torch_version_is_refused(text: str) -> None:
+def test_an_invalid_torch_version_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         check_torch(text)
 
@@ -130,12 +132,12 @@ def test_what_is_no_torch_version_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "version"), [("3.11", "3.11"), ("py311", "3.11"), ("cp312", "3.12"), ("", "")]
 )
-def test_python_is_read_in_its_usual_spellings(text: str, version: str) -> None:
+def test_the_usual_spellings_of_a_python_version_are_accepted(text: str, version: str) -> None:
     assert check_python(text) == version
 
 
 @pytest.mark.parametrize("text", ["2.7", "three", "3", "3.x"])
-def test_what_is_no_python_is_refused(text: str) -> None:
+def test_an_invalid_python_version_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         check_python(text)
 

@@ -23,7 +23,7 @@ def test_a_machine_without_an_identity_does_not_sign() -> None:
     assert sign_keyless(statement()) is None
 
 
-def test_an_identity_that_does_not_work_is_told_without_its_token(
+def test_an_unusable_identity_is_reported_without_its_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in zip(IDENTITY, ("true", "http://127.0.0.1:9/", "s3cret"), strict=True):
@@ -33,12 +33,12 @@ def test_an_identity_that_does_not_work_is_told_without_its_token(
     assert "s3cret" not in str(error.value)
 
 
-def test_our_statement_is_one_that_sigstore_signs() -> None:
+def test_sigstore_can_sign_our_statement() -> None:
     assert Statement(statement())
 
 
-def test_what_is_no_bundle_is_refused() -> None:
-    with pytest.raises(EvidenceError, match="no sigstore bundle"):
+def test_an_invalid_bundle_is_refused() -> None:
+    with pytest.raises(EvidenceError, match="not a sigstore bundle"):
         open_bundle(b"{}", "me@example.org", "https://issuer.example.org", where="here")
 
 

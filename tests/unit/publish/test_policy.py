@@ -47,7 +47,9 @@ def test_a_verified_cell_may_be_published() -> None:
         ({"audit": [{"rule": "a.b", "outcome": "error", "message": "m"}]}, "failed: a.b"),
     ],
 )
-def test_what_the_report_does_not_bear_out_is_refused(changes: dict[str, Any], reason: str) -> None:
+def test_a_cell_that_its_report_does_not_support_is_refused(
+    changes: dict[str, Any], reason: str
+) -> None:
     decision = decide(cell(**changes))
     assert not decision.allowed
     assert reason in decision.reason
@@ -73,7 +75,7 @@ unproven = {
 }
 
 
-def test_unproven_is_accepted_only_if_every_probe_that_lacks_is_named() -> None:
+def test_unproven_is_accepted_only_if_every_missing_probe_is_named() -> None:
     assert not decide(cell(**unproven), ["ddp_step"]).allowed
     assert "does not name nccl_init" in decide(cell(**unproven), ["ddp_step"]).reason
     decision = decide(cell(**unproven), ["ddp_*", "nccl_init"])
@@ -115,7 +117,7 @@ def test_a_statement_about_another_image_cannot_be_made() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'{"_type": "x"}'])
-def test_what_is_no_statement_is_refused(data: bytes) -> None:
+def test_an_invalid_statement_is_refused(data: bytes) -> None:
     with pytest.raises(EvidenceError):
         read_statement(data, where="here")
 
@@ -157,12 +159,12 @@ def test_evidence_covers_what_it_says(requirement: Requirement, covered: bool) -
     assert (uncovered(requirement, proven(*GPU)) == ()) is covered
 
 
-def test_a_failed_probe_covers_nothing_and_is_told() -> None:
+def test_a_failed_probe_covers_nothing_and_is_reported() -> None:
     (told,) = uncovered(Requirement(probes=("ddp_step",)), proven(probe("ddp_step", "skip")))
     assert "skip on docker" in told
 
 
 @pytest.mark.parametrize("text", ["probe", "probe=", "=x", "prob=x", "verdict"])
-def test_a_requirement_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_requirement_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         parse_requirement([text])

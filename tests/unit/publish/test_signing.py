@@ -1,4 +1,4 @@
-"""Envelopes and keys."""
+"""Signed envelopes and key files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(path: Path, key: object, password: bytes | None = None) -> Path:
 
 
 @given(st.binary(max_size=500))
-def test_a_signature_holds_for_its_payload_and_key_alone(payload: bytes) -> None:
+def test_a_signature_is_valid_only_for_its_payload_and_key(payload: bytes) -> None:
     data = KEY.sign(payload)
     envelope = open_envelope(data, where="here")
     assert envelope.payload == payload
@@ -84,7 +84,7 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="P-256"):
             load_signing_key(write(tmp_path / "key", key))
     (tmp_path / "cosign").write_text("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\nx\n")
-    with pytest.raises(InputError, match="cosign's own way") as error:
+    with pytest.raises(InputError, match="cosign's own format") as error:
         load_signing_key(tmp_path / "cosign")
     assert "import-key-pair" in error.value.fix
     with pytest.raises(InputError, match="No such file"):
@@ -92,9 +92,9 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_private_key_does_not_verify(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="takes the public one"):
+    with pytest.raises(InputError, match="needs the public one"):
         load_verifying_key(write(tmp_path / "key", KEY.private))
-    with pytest.raises(InputError, match="no public key"):
+    with pytest.raises(InputError, match="not a public key"):
         parse_verifying_key(b"nothing", where="here")
 
 

@@ -1,4 +1,4 @@
-"""Tags: names that do not move, and where the others go."""
+"""Tags: immutable ones, and where the moving ones go."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def published(cell: str, at: str, digest: str = IMAGE, *, verified: bool = True)
 
 
 @given(cells)
-def test_each_kind_of_tag_is_told_from_the_others(cell: str) -> None:
+def test_the_kinds_of_tags_are_distinguished(cell: str) -> None:
     tag = immutable_tag(cell, LOCK)
     content = content_tag(tag, IMAGE)
     assert name(cell).cell == cell
@@ -60,11 +60,11 @@ def test_each_kind_of_tag_is_told_from_the_others(cell: str) -> None:
 
 
 @pytest.mark.parametrize("tag", ["production", "2.9.1", "v2.9.1-cu128", "sha256-" + "0" * 64])
-def test_tags_of_others_are_not_ours(tag: str) -> None:
+def test_foreign_tags_are_not_ours(tag: str) -> None:
     assert not is_ours(tag)
 
 
-def test_a_plain_cell_may_carry_the_short_tags() -> None:
+def test_a_plain_cell_may_have_the_short_tags() -> None:
     assert moving_tags(name("2.9.1-cu128-py311")) == (
         "2.9.1-cu128-py311",
         "2.9.1-cu128",
@@ -73,13 +73,13 @@ def test_a_plain_cell_may_carry_the_short_tags() -> None:
     )
 
 
-def test_an_override_carries_its_own_name_alone() -> None:
+def test_an_override_has_only_the_tag_of_its_own_name() -> None:
     cell = "2.9.1-cu128-py311-nccl2.30.7"
     assert moving_tags(name(cell)) == (cell,)
 
 
 @pytest.mark.parametrize("cell", ["2.9.1", "2.9.1-cu128-py311-" + "x" * 120, "a b-cu128-py311"])
-def test_a_cell_that_is_no_tag_is_refused(cell: str) -> None:
+def test_a_cell_that_is_not_a_legal_tag_is_refused(cell: str) -> None:
     with pytest.raises(InputError):
         immutable_tag(cell, LOCK)
 

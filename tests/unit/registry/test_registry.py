@@ -35,14 +35,14 @@ def source() -> Iterator[bytes]:
     return iter(BLOB)
 
 
-def test_a_stream_gets_its_digest_at_the_end(fake: FakeRegistry, client: Registry) -> None:
+def test_the_digest_of_a_stream_is_known_at_its_end(fake: FakeRegistry, client: Registry) -> None:
     assert client.push_stream("a/b", source) == (DIGEST, 2_000_000)
     assert fake.blobs["a/b", DIGEST] == b"".join(BLOB)
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "PUT"])
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
-def test_passing_faults_are_sat_out(
+def test_temporary_faults_are_retried(
     fake: FakeRegistry, client: Registry, method: str, status: int
 ) -> None:
     fake.faults.append(Fault(method, "uploads", status=status, times=2))
@@ -69,12 +69,12 @@ def test_a_refusal_is_not_repeated(fake: FakeRegistry, client: Registry) -> None
     fake.faults.append(Fault("POST", "uploads", status=403, times=99))
     with pytest.raises(RegistryError, match="403") as error:
         client.push_stream("a/b", source)
-    assert "right to push" in error.value.fix
+    assert "permission to push" in error.value.fix
     assert sum(count for name, count in fake.requests.items() if "POST" in name) == 1
 
 
 @pytest.mark.parametrize("cut", [1, 300_001, 1_999_999])
-def test_a_cut_upload_goes_on_where_it_stopped(
+def test_an_interrupted_upload_resumes_where_it_stopped(
     fake: FakeRegistry, client: Registry, cut: int
 ) -> None:
     fake.faults.append(Fault("PATCH", "uploads", cut_after=cut))
@@ -83,7 +83,7 @@ def test_a_cut_upload_goes_on_where_it_stopped(
     assert fake.received <= 2_000_000 + 50_000
 
 
-def test_other_bytes_than_promised_never_become_a_blob(
+def test_bytes_with_a_wrong_digest_never_become_a_blob(
     fake: FakeRegistry, client: Registry
 ) -> None:
     with pytest.raises(IntegrityError, match="recorded"):
@@ -92,25 +92,23 @@ def test_other_bytes_than_promised_never_become_a_blob(
 
 
 @pytest.mark.parametrize("wrong", [-1, 1])
-def test_another_size_than_promised_never_becomes_a_blob(
+def test_bytes_of_a_wrong_size_never_become_a_blob(
     fake: FakeRegistry, client: Registry, wrong: int
 ) -> None:
     size = sum(map(len, source()))
-    with pytest.raises(IntegrityError, match=f"recorded are {DIGEST} and {size + wrong} bytes"):
+    with pytest.raises(IntegrityError, match=f"the record says {DIGEST} and {size + wrong} bytes"):
         client.push_stream("a/b", source, digest=DIGEST, size=size + wrong)
     assert not fake.blobs
     assert fake.requests["PATCH uploads"] == 1
 
 
-def test_a_registry_that_lies_about_a_digest_is_found_out(
-    fake: FakeRegistry, client: Registry
-) -> None:
+def test_a_wrong_digest_from_a_registry_is_detected(fake: FakeRegistry, client: Registry) -> None:
     fake.lie_about_digest = True
     with pytest.raises(IntegrityError, match="says it stored"):
         client.push_stream("a/b", source)
 
 
-def test_a_corrupt_blob_is_found_out(fake: FakeRegistry, client: Registry) -> None:
+def test_a_corrupt_blob_is_detected(fake: FakeRegistry, client: Registry) -> None:
     client.push_stream("a/b", source)
     fake.corrupt_blobs = True
     with pytest.raises(IntegrityError):
@@ -152,7 +150,7 @@ def test_referrers_fall_back_to_a_tag(fake: FakeRegistry, client: Registry) -> N
     assert len(client.referrers("a/b", subject, "x/two")) == 1
 
 
-def test_tokens_are_asked_for_by_scope(fake: FakeRegistry) -> None:
+def test_tokens_are_requested_by_scope(fake: FakeRegistry) -> None:
     fake.token = "secret"
     known = Credentials(username="u", password="p")
     with Registry(fake.host, patience=QUICK, credentials=known) as client:
@@ -177,7 +175,7 @@ def failing_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("failing_helper")
-def test_a_registry_that_asks_for_no_name_gets_none(fake: FakeRegistry) -> None:
+def test_credentials_are_not_sent_unasked(fake: FakeRegistry) -> None:
     with Registry(fake.host, patience=QUICK) as client:
         assert client.push_stream("a/b", source)[0] == DIGEST
 
@@ -205,7 +203,7 @@ def test_wrong_credentials_are_named_and_not_printed(fake: FakeRegistry) -> None
     assert "hunter2" not in str(error.value) + repr(known)
 
 
-def test_a_registry_that_is_away_is_named() -> None:
+def test_an_unreachable_registry_is_named() -> None:
     with (
         Registry("127.0.0.1:9", patience=QUICK) as client,
         pytest.raises(RegistryError, match=r"127\.0\.0\.1:9"),
@@ -221,7 +219,7 @@ def test_a_registry_that_is_away_is_named() -> None:
         ("127.0.0.1:5/x.y_z:T-1", "127.0.0.1:5", "x.y_z", "T-1"),
     ],
 )
-def test_references_are_read(text: str, registry: str, repository: str, tag: str | None) -> None:
+def test_references_are_parsed(text: str, registry: str, repository: str, tag: str | None) -> None:
     found = Reference.parse(text)
     assert (found.registry, found.repository, found.tag) == (registry, repository, tag)
     assert str(found) == text
@@ -246,7 +244,7 @@ def test_wrong_references_are_refused(text: str) -> None:
         Reference.parse(text)
 
 
-def test_short_names_are_docker_hubs() -> None:
+def test_short_names_mean_docker_hub() -> None:
     assert str(Reference.familiar("debian:12")) == "docker.io/library/debian:12"
     assert str(Reference.familiar("a/b")) == "docker.io/a/b"
     assert str(Reference.familiar("quay.io/a/b")) == "quay.io/a/b"

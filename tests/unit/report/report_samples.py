@@ -24,7 +24,8 @@ from torchproof.model.results import (
 from torchproof.report.convert import make_report, report_cell
 from torchproof.report.models import AnswerModel, CellModel, DeclaredHostModel, ReportModel
 from torchproof.upstream.driver_rules import Fit, HostRule
-from torchproof.verdict.decide import Policy, RequiredProbe, decide, from_error
+from torchproof.verdict.decide import decide, from_error
+from torchproof.verdict.policy import Policy, RequiredProbe
 
 AT = "2026-11-30T09:41:07Z"
 SUITE = "sha256:" + hashlib.sha256(b"suite").hexdigest()
@@ -271,7 +272,7 @@ TEST_INFRA = "pytorch/test-infra@30ee1aaa tools/scripts/generate_binary_build_ma
 
 
 def default_cells(host: Host = GPU_HOST) -> list[CellModel]:
-    """The ten default cells as a machine sees them that reaches the package index only."""
+    """The ten default cells on a machine that reaches only the package index."""
     probes = gpu_probes() if host.gpus else cpu_probes()
     cu126, cu128 = Cell(torch="2.7.1", cuda="cu126"), Cell(torch="2.9.1", cuda="cu128")
     make = environment if host is VENV_HOST else image

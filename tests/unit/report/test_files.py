@@ -24,13 +24,13 @@ from torchproof.report.files import report_json
 FILES = {"index.html", "report.json", "report.md", "junit.xml", "metrics.prom"}
 
 
-def test_all_files_are_written_and_nothing_else_stays(tmp_path: Path) -> None:
+def test_all_files_are_written_and_no_others_remain(tmp_path: Path) -> None:
     write_reports(tmp_path / "reports", every_verdict())
     assert {path.name for path in (tmp_path / "reports").iterdir()} == FILES
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_file_is_the_golden_one(tmp_path: Path, name: str) -> None:
+def test_a_file_matches_the_golden_file(tmp_path: Path, name: str) -> None:
     write_reports(tmp_path, every_verdict())
     assert_golden(f"report/{name}", (tmp_path / name).read_text(encoding="utf-8"))
 
@@ -40,13 +40,13 @@ def test_a_written_report_is_read_back_from_its_folder_and_from_its_file(tmp_pat
     assert read_report(tmp_path) == read_report(tmp_path / "report.json") == every_verdict()
 
 
-def test_files_can_be_read_by_others(tmp_path: Path) -> None:
+def test_other_users_can_read_the_files(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     write_reports(tmp_path, every_verdict())
     assert (tmp_path / "index.html").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_a_folder_that_cannot_be_made_is_a_fault_of_the_machine(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_a_fault_of_the_machine(tmp_path: Path) -> None:
     (tmp_path / "reports").write_text("a file is in the way")
     with pytest.raises(HostError, match="cannot be written"):
         write_reports(tmp_path / "reports", every_verdict())
@@ -58,10 +58,10 @@ WHOLE = report_json(every_verdict())
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (WHOLE[: len(WHOLE) // 2], "no whole JSON"),
-        ("", "no whole JSON"),
-        ("[1]", "no report"),
-        ("null", "no report"),
+        (WHOLE[: len(WHOLE) // 2], "not a complete JSON"),
+        ("", "not a complete JSON"),
+        ("[1]", "not a report"),
+        ("null", "not a report"),
         ("{}", "no `schema`"),
         (WHOLE.replace("torchproof/report/1", "torchproof/report/2"), "has schema"),
         (WHOLE.replace("torchproof/report/1", "x"), "'x'"),
@@ -81,13 +81,13 @@ def test_a_bad_report_is_refused_with_file_and_reason(
     assert str(tmp_path / "report.json") in caught.value.where
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_bytes(b'{"schema": "\xff\xfe"}')
     with pytest.raises(InputError, match="UTF-8"):
         read_report(tmp_path)
 
 
-def test_what_a_probe_may_print_and_json_cannot_say_is_written_all_the_same(
+def test_probe_output_that_json_cannot_express_is_still_written(
     tmp_path: Path,
 ) -> None:
     deep: object = 1
@@ -108,7 +108,7 @@ def test_what_a_probe_may_print_and_json_cannot_say_is_written_all_the_same(
     assert report.cells[0].probes[0].metrics["nan"] is None
 
 
-def test_a_missing_folder_and_an_empty_one_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_folder_and_an_empty_one_give_different_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file or folder"):
         read_report(tmp_path / "nowhere")
     with pytest.raises(InputError, match="there is no report here"):

@@ -40,7 +40,7 @@ class Page(HTMLParser):
 
 
 def hostile(report: ReportModel) -> ReportModel:
-    """The report with every text replaced by an attack, but for the words a schema fixes."""
+    """The report with every text replaced by an attack, except the words that the schema fixes."""
 
     fixed = {
         "schema", "verdict", "outcome", "subject", "generated_at", "at", "torch", "cuda", "python",
@@ -123,7 +123,7 @@ def test_control_and_bidi_characters_do_not_reach_the_page() -> None:
     assert not re.search("[\x00\x1b\u202e]", text)
 
 
-def test_the_page_asks_no_network_for_anything() -> None:
+def test_the_page_needs_no_network() -> None:
     text = render_html(every_verdict())
     page = Page(text)
     assert not page.attributes("src")
@@ -143,7 +143,7 @@ def test_every_card_leads_to_its_evidence() -> None:
     assert all(card and card.removeprefix("#") in ids for card in cards)
 
 
-def test_every_verdict_is_said_in_a_word_and_not_by_colour_alone() -> None:
+def test_every_verdict_is_a_word_and_not_only_a_colour() -> None:
     report = every_verdict()
     text = "".join(Page(render_html(report)).words)
     for cell in report.cells:
@@ -156,7 +156,7 @@ def test_nearest_cells_of_the_report_are_links() -> None:
     assert hrefs.count("#cell-2.7.1-cu126-py311") >= 2
 
 
-def test_environments_are_announced_as_no_images() -> None:
+def test_the_page_says_that_environments_are_not_images() -> None:
     report = make_report(
         default_cells(VENV_HOST), host=VENV_HOST, suite_hash=SUITE, generated_at=AT
     )

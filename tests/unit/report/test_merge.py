@@ -64,7 +64,7 @@ def only(merged: ReportModel) -> CellModel:
     return cell
 
 
-def test_a_cpu_run_and_a_gpu_run_of_one_image_prove_it_together() -> None:
+def test_a_cpu_run_and_a_gpu_run_prove_one_image_together() -> None:
     assert only(CPU_RUN).verdict is State.UNPROVEN
     assert only(GPU_ONLY).verdict is State.UNPROVEN
     cell = only(merge([CPU_RUN, GPU_ONLY]))
@@ -90,7 +90,7 @@ def test_a_fail_on_one_host_beats_a_pass_on_another_and_both_stay_visible() -> N
     assert seen == {(Outcome.PASS, GPU_HOST.engine), (Outcome.FAIL, CPU_HOST.engine)}
 
 
-def test_a_pass_on_one_host_answers_for_the_fault_of_another() -> None:
+def test_a_pass_on_one_host_outweighs_the_fault_of_another() -> None:
     faulty = [probe("nccl_init", Outcome.HOST_FAULT, "nvml_lost"), *gpu_probes()[:2]]
     assert only(run_of(faulty, CPU_HOST)).verdict is State.BLOCKED
     assert only(merge([run_of(faulty, CPU_HOST), GPU_ONLY])).verdict is State.VERIFIED
@@ -149,7 +149,7 @@ def broken(error: CellError | HostError, probes: list[ProbeResult] | None = None
     return report(report_cell(CELL, verdict, lock=LOCK_27, built=image(CELL), policy=POLICY))
 
 
-def test_a_failure_outside_of_probes_is_not_forgotten_in_merging() -> None:
+def test_merging_keeps_a_failure_outside_the_probes() -> None:
     cell = only(merge([broken(CellError("labels differ")), run_of(gpu_probes(), GPU_HOST)]))
     assert (cell.verdict, cell.reason) == (State.FAILED, "labels differ")
 
@@ -181,14 +181,14 @@ def test_a_run_cut_off_in_the_middle_keeps_its_reason_until_it_is_finished() -> 
     assert only(merge([first, second, GPU_ONLY])).verdict is State.VERIFIED
 
 
-def test_shards_give_the_report_of_one_whole_run() -> None:
+def test_merged_shards_equal_the_report_of_one_run() -> None:
     whole = make_report(default_cells(), host=GPU_HOST, suite_hash=SUITE, generated_at=AT)
     shards = [report(cell, host=GPU_HOST) for cell in default_cells()]
     random.Random(7).shuffle(shards)
     assert merge(shards) == whole
 
 
-def test_a_report_merged_with_itself_is_itself() -> None:
+def test_a_report_merged_with_itself_is_unchanged() -> None:
     whole = every_verdict()
     assert merge([whole]) == merge([whole, whole]) == whole
 
@@ -237,7 +237,7 @@ def test_merging_again_changes_nothing(reports: list[ReportModel]) -> None:
 
 
 @given(st.lists(runs(), min_size=1, max_size=3))
-def test_merging_never_makes_green_what_one_digest_does_not_prove(
+def test_merging_verifies_only_what_one_digest_proves(
     reports: list[ReportModel],
 ) -> None:
     cell = only(merge(reports))
@@ -266,7 +266,7 @@ def with_logs(folder: Path, merged: ReportModel, text: str) -> Path:
     return folder
 
 
-def test_logs_come_along_and_do_not_overwrite_each_other(tmp_path: Path) -> None:
+def test_logs_are_copied_and_do_not_overwrite_each_other(tmp_path: Path) -> None:
     cpu = with_logs(tmp_path / "cpu", CPU_RUN, "cpu log")
     gpu = with_logs(tmp_path / "gpu", run_of(gpu_probes(), GPU_HOST), "gpu log")
     out = tmp_path / "out"
@@ -276,7 +276,7 @@ def test_logs_come_along_and_do_not_overwrite_each_other(tmp_path: Path) -> None
         assert (out / result.log).read_text() == expected
 
 
-def test_a_log_keeps_its_path_where_nothing_else_has_it(tmp_path: Path) -> None:
+def test_a_log_keeps_its_path_if_no_other_log_has_it(tmp_path: Path) -> None:
     cpu = with_logs(tmp_path / "cpu", CPU_RUN, "log")
     (gathered,) = gather_logs([(cpu, CPU_RUN)], tmp_path / "out")
     assert [p.log for p in only(gathered).probes] == [p.log for p in only(CPU_RUN).probes]
@@ -307,7 +307,7 @@ def test_the_verb_refuses_a_missing_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_verb_says_what_does_not_count(
+def test_the_verb_prints_which_evidence_does_not_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     venv = judged(CELL, environment(CELL), gpu_probes(), VENV_HOST, lock=LOCK_27)

@@ -13,7 +13,7 @@ from torchproof.report.files import report_json
 from torchproof.report.models import SCHEMA_FILE, CellModel, ReportModel, schema_text
 
 
-def test_the_committed_schema_is_that_of_the_models() -> None:
+def test_the_committed_schema_matches_the_models() -> None:
     if os.environ.get("TORCHPROOF_UPDATE_GOLDEN"):
         SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
     assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text()
@@ -59,17 +59,17 @@ def test_a_verified_cell_whose_evidence_is_of_another_image_is_refused() -> None
     data = default_cells()[2].model_dump()
     assert data["verdict"] is State.VERIFIED
     data["evidence"]["digest"] = "sha256:other"
-    with pytest.raises(ValidationError, match="not of its image"):
+    with pytest.raises(ValidationError, match="not about its image"):
         CellModel.model_validate(data)
 
 
-def test_planned_is_no_verdict() -> None:
+def test_planned_is_not_a_verdict() -> None:
     data = default_cells()[0].model_dump() | {"verdict": State.PLANNED}
     with pytest.raises(ValidationError, match="before a run"):
         CellModel.model_validate(data)
 
 
-def test_numbers_that_json_does_not_know_become_null() -> None:
+def test_numbers_that_json_cannot_express_become_null() -> None:
     data = every_verdict().model_dump(by_alias=True)
     data["cells"][0]["probes"] = [
         {

@@ -42,7 +42,7 @@ def case(xml: str, name: str) -> Xml.Element:
     return found
 
 
-def test_the_summary_is_the_golden_one() -> None:
+def test_the_summary_matches_the_golden_file() -> None:
     assert_golden("report/summary.txt", summary(every_verdict()) + "\n")
 
 
@@ -59,7 +59,7 @@ def test_the_summary_keeps_to_the_width_of_the_terminal() -> None:
     assert max(len(line) for line in lines) <= 100
 
 
-def test_a_summary_of_nothing_is_no_crash() -> None:
+def test_a_summary_without_cells_works() -> None:
     empty = make_report([], host=CPU_HOST, suite_hash=SUITE, generated_at=AT)
     assert summary(empty).endswith("0 cells: none")
     assert "0 cells" in render_markdown(empty)
@@ -113,7 +113,7 @@ def test_junit_counts_add_up() -> None:
     assert len(root.findall("testsuite")) == len(every_verdict().cells)
 
 
-def test_one_probe_on_two_hosts_is_two_cases_with_names_of_their_own() -> None:
+def test_one_probe_on_two_hosts_gives_two_cases_with_different_names() -> None:
     merged = merge([report(*gpu_probes()), report(*cpu_probes(), host=CPU_HOST)])
     cases = Xml.fromstring(render_junit(merged)).findall(".//testcase")
     names = [one.get("name") for one in cases]
@@ -121,7 +121,7 @@ def test_one_probe_on_two_hosts_is_two_cases_with_names_of_their_own() -> None:
     assert "versions [docker 28.3.3, driver 570.172.08, 2 × NVIDIA H200]" in names
 
 
-def test_metrics_parse_and_have_one_verdict_a_cell() -> None:
+def test_metrics_parse_and_have_one_verdict_per_cell() -> None:
     families = list(text_string_to_metric_families(render_prometheus(every_verdict())))
     verdicts = next(one for one in families if one.name == "torchproof_verdict")
     by_cell: dict[str, float] = {}
@@ -132,7 +132,7 @@ def test_metrics_parse_and_have_one_verdict_a_cell() -> None:
     assert len(by_cell) == len(every_verdict().cells)
 
 
-def test_odd_text_keeps_metrics_parseable() -> None:
+def test_metrics_with_odd_text_still_parse() -> None:
     text = render_prometheus(report(probe('a"b\\c\nd\x00', Outcome.FAIL)))
     families = list(text_string_to_metric_families(text))
     seconds = next(one for one in families if one.name == "torchproof_probe_seconds")

@@ -1,4 +1,4 @@
-"""What `explain` says of a cell."""
+"""What `explain` says about a cell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def text(cell: CellModel) -> str:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.id)
-def test_every_cell_says_its_verdict_and_its_reason(cell: CellModel) -> None:
+def test_every_explanation_has_the_verdict_and_its_reason(cell: CellModel) -> None:
     said = text(cell)
     assert f"{cell.id}: {cell.verdict}: {MEANINGS[cell.verdict]}" in said
     assert all(line in said for line in cell.reason.splitlines())

@@ -29,7 +29,8 @@ from torchproof.model.results import (
     SubjectKind,
     Verdict,
 )
-from torchproof.verdict.decide import Policy, RequiredProbe, audit_errors, decide, from_error, judge
+from torchproof.verdict.decide import audit_errors, decide, from_error, judge
+from torchproof.verdict.policy import Policy, RequiredProbe
 
 ERROR = Finding(rule="link.undefined", level=Level.ERROR, message="no symbol", where="/lib/x.so")
 
@@ -149,12 +150,12 @@ def test_a_probe_that_was_not_run_is_named() -> None:
     assert (found.state, found.reason) == (State.UNPROVEN, "not run: versions")
 
 
-def test_a_skip_for_another_reason_says_the_reason() -> None:
+def test_a_skip_for_another_reason_names_the_reason() -> None:
     found = verdict(replaced("torchrun", Outcome.SKIP, "no_shm", "no /dev/shm here"))
     assert found.reason == "skipped: torchrun (no /dev/shm here)"
 
 
-def test_two_ranks_on_one_gpu_are_no_pass_on_two_gpus() -> None:
+def test_two_ranks_on_one_gpu_do_not_pass_for_two_gpus() -> None:
     probes = [
         probe(one.name, metrics={"ranks_per_gpu": 2}) if one.name == "ddp_step" else one
         for one in gpu_probes()
@@ -203,7 +204,7 @@ def test_nothing_required_proves_nothing() -> None:
     )
 
 
-def test_an_optional_failure_is_said_and_does_not_fail() -> None:
+def test_an_optional_failure_is_mentioned_but_does_not_fail() -> None:
     optional = probe("deepspeed", Outcome.FAIL, "import_error", required=False)
     found = verdict([*gpu_probes(), optional])
     assert (found.state, found.reason) == (

@@ -1,4 +1,4 @@
-"""`compat`: which NCCL or cuDNN may replace the one that torch pins."""
+"""`compat`: which NCCL or cuDNN wheels can replace the one that torch pins."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from torchproof.errors import InputError
 from torchproof.index.indexes import Indexes, cache_dir
 from torchproof.matrix.expand import DEFAULT, load_matrix
 from torchproof.model.platforms import AMD64
-from torchproof.pick.symbols import Compatibility, Library, Wish, compatible
+from torchproof.pick.symbols import Compatibility, Library, LinkQuery, compatible
 from torchproof.resolve.survey import indexes_of
 from torchproof.upstream.facts import load_facts
 
-Torch = Annotated[str, typer.Option("--torch", metavar="VERSION", help="A release, like 2.7.1.")]
-Nccl = Annotated[bool, typer.Option("--nccl", help="Wheels of NCCL.")]
-Cudnn = Annotated[bool, typer.Option("--cudnn", help="Wheels of cuDNN.")]
+Torch = Annotated[str, typer.Option("--torch", metavar="VERSION", help="torch release: 2.7.1.")]
+Nccl = Annotated[bool, typer.Option("--nccl", help="Check NCCL wheels.")]
+Cudnn = Annotated[bool, typer.Option("--cudnn", help="Check cuDNN wheels.")]
 Cuda = Annotated[
-    str, typer.Option("--cuda", metavar="CUDA", help="The build, like cu128; else the default one.")
+    str, typer.Option("--cuda", metavar="CUDA", help="CUDA build: cu128. Default: torch's own.")
 ]
-Python = Annotated[str, typer.Option("--python", metavar="VERSION", help="Python of the wheel.")]
+Python = Annotated[
+    str, typer.Option("--python", metavar="VERSION", help="Python version of the wheel.")
+]
 Platform = Annotated[str, typer.Option("--platform", help="linux/amd64 or linux/arm64.")]
 
 
@@ -37,7 +39,7 @@ def run(
     as_json: AsJson = False,
     matrix: MatrixFile = DEFAULT,
 ) -> int:
-    """Print which released NCCL or cuDNN wheels link with a torch, from symbols."""
+    """Print which released NCCL or cuDNN wheels link with a torch, judged by their symbols."""
     if nccl == cudnn:
         raise InputError("give either --nccl or --cudnn", fix="compat --torch 2.7.1 --nccl")
     facts = load_facts()
@@ -47,18 +49,18 @@ def run(
         indexes = Indexes(pytorch=facts.pytorch_url)
     found = compatible(
         Library.NCCL if nccl else Library.CUDNN,
-        Wish(torch=torch, cuda=cuda, python=python, platform=platform),
+        LinkQuery(torch=torch, cuda=cuda, python=python, platform=platform),
         indexes,
         cache_dir(),
     )
     if as_json:
-        print(json.dumps(_plain(found), indent=2))  # noqa: T201
+        print(json.dumps(_as_json(found), indent=2))  # noqa: T201
     else:
-        _show(found)
+        _print(found)
     return 0
 
 
-def _plain(found: Compatibility) -> dict[str, object]:
+def _as_json(found: Compatibility) -> dict[str, object]:
     return {
         "torch": found.torch,
         "cuda": found.cuda,
@@ -68,24 +70,25 @@ def _plain(found: Compatibility) -> dict[str, object]:
         "fetched_bytes": found.fetched,
         "candidates": [
             {
-                "version": one.version,
-                "links": one.links,
-                "reason": one.reason,
-                "pinned": one.pinned,
+                "version": wheel.version,
+                "links": wheel.links,
+                "reason": wheel.reason,
+                "pinned": wheel.pinned,
             }
-            for one in found.candidates
+            for wheel in found.candidates
         ],
     }
 
 
-def _show(found: Compatibility) -> None:
+def _print(found: Compatibility) -> None:
     out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-    for one in found.candidates:
-        mark = "links" if one.links else "no   "
-        pin = "  (the one torch pins)" if one.pinned else ""
-        out.print(f"{mark}  {one.version:14}{pin}{one.reason}")
-    floor = f"from {found.floor} on" if found.floor else "none of the newest"
-    out.print(
-        f"torch {found.torch} ({found.cuda}) links with {found.package} {floor}; "
-        f"{found.fetched / 1e6:.1f} MB read"
+    for wheel in found.candidates:
+        mark = "links" if wheel.links else "no   "
+        pin = "  (the one torch pins)" if wheel.pinned else ""
+        out.print(f"{mark}  {wheel.version:14}{pin}{wheel.reason}")
+    links = (
+        f"links with {found.package} {found.floor} and newer"
+        if found.floor
+        else f"does not link with the newest {found.package}"
     )
+    out.print(f"torch {found.torch} ({found.cuda}) {links}; {found.fetched / 1e6:.1f} MB read")

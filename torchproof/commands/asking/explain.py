@@ -18,9 +18,9 @@ from torchproof.run.plan_table import plan_rows
 
 
 def run(
-    cell: Annotated[str, typer.Argument(help="A cell: its id, the beginning of one, or a glob.")],
+    cell: Annotated[str, typer.Argument(help="Cell id, its beginning, or a glob.")],
     matrix: MatrixFile = DEFAULT,
-    reports: Annotated[Path, typer.Option(help="Where the last run's report is.")] = Path(
+    reports: Annotated[Path, typer.Option(help="Folder of the last run's report.")] = Path(
         "reports"
     ),
 ) -> int:

@@ -13,29 +13,31 @@ from torchproof.commands.options import AsJson, MatrixFile
 from torchproof.errors import Exit
 from torchproof.matrix.expand import DEFAULT
 from torchproof.pick.candidates import candidates
-from torchproof.pick.rank import Considered, Picked, Wish, check_python, check_torch, pick
+from torchproof.pick.rank import Considered, Picked, PickRequest, check_python, check_torch, pick
 from torchproof.upstream.driver_rules import parse_driver
 from torchproof.upstream.facts import load_facts
 from torchproof.upstream.gpus import gpu_table
 
 Torch = Annotated[
-    str, typer.Option("--torch", metavar="VERSION", help="Version of torch: 2.9 or 2.9.1.")
+    str, typer.Option("--torch", metavar="VERSION", help="torch version: 2.9 or 2.9.1.")
 ]
 DriverVersion = Annotated[
     str,
     typer.Option(
-        "--driver", metavar="VERSION", help="NVIDIA driver: 535.104.05, 550.90 or a branch, R550."
+        "--driver", metavar="VERSION", help="NVIDIA driver: 535.104.05, 550.90 or a branch (R550)."
     ),
 ]
 Gpus = Annotated[
     list[str],
     typer.Option(
-        "--gpu", metavar="GPU", help="GPU: A100, sm_90, or as NVML says. May be repeated."
+        "--gpu",
+        metavar="GPU",
+        help="GPU: A100, sm_90, or the name that NVML reports. May be repeated.",
     ),
 ]
-Python = Annotated[str, typer.Option("--python", metavar="VERSION", help="Version of Python.")]
+Python = Annotated[str, typer.Option("--python", metavar="VERSION", help="Python version: 3.11.")]
 Reports = Annotated[
-    Path, typer.Option("--reports", metavar="DIR", help="Where the last report lies.")
+    Path, typer.Option("--reports", metavar="DIR", help="Folder of the last report.")
 ]
 
 
@@ -52,21 +54,21 @@ def run(
     """Name the best tag for a torch, driver and GPU; exit 1 with the reasons if none fits."""
     facts, table = load_facts(), gpu_table()
     names = [name.strip() for item in gpu for name in item.split(",") if name.strip()] or [""]
-    wish = Wish(
+    request = PickRequest(
         torch=check_torch(torch),
         driver=parse_driver(driver),
         gpus=tuple(table.find(name) for name in names),
         python=check_python(python),
     )
-    picked = pick(candidates(matrix, reports, facts), wish, facts)
+    picked = pick(candidates(matrix, reports, facts), request, facts)
     if as_json:
-        print(json.dumps(_plain(picked), indent=2))  # noqa: T201
+        print(json.dumps(_as_json(picked), indent=2))  # noqa: T201
     else:
-        _show(picked, wish)
+        _print(picked, request)
     return int(Exit.OK if picked.best else Exit.CELL_FAILED)
 
 
-def _plain(picked: Picked) -> dict[str, Any]:
+def _as_json(picked: Picked) -> dict[str, Any]:
     best = picked.best
     return {
         "tag": best.candidate.cell if best else None,
@@ -77,11 +79,11 @@ def _plain(picked: Picked) -> dict[str, Any]:
         "reason": best.answer.reason if best and best.answer else "nothing in the matrix fits",
         "source": best.answer.source if best and best.answer else "",
         "change": list(picked.change),
-        "considered": [_considered(item) for item in picked.considered],
+        "considered": [_considered_json(item) for item in picked.considered],
     }
 
 
-def _considered(item: Considered) -> dict[str, Any]:
+def _considered_json(item: Considered) -> dict[str, Any]:
     return {
         "id": item.candidate.cell,
         "verdict": item.candidate.state,
@@ -92,12 +94,12 @@ def _considered(item: Considered) -> dict[str, Any]:
     }
 
 
-def _show(picked: Picked, wish: Wish) -> None:
+def _print(picked: Picked, request: PickRequest) -> None:
     out = Console(highlight=False, soft_wrap=True, markup=False)
     best = picked.best
     if best is None:
-        gpus = ", ".join(gpu.name for gpu in wish.gpus)
-        out.print(f"no image fits torch {wish.torch}, driver {wish.driver.text}, {gpus}")
+        gpus = ", ".join(gpu.name for gpu in request.gpus)
+        out.print(f"no image fits torch {request.torch}, driver {request.driver.text}, {gpus}")
         for item in picked.considered:
             out.print(f"  {item.candidate.cell}: {item.against}")
         if picked.change:

@@ -1,4 +1,4 @@
-"""`plan`: every cell before a run. Touches nothing."""
+"""`plan`: the state of every cell before a run. Changes nothing."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from rich.console import Console
 from torchproof.commands.inputs import load_inputs
 from torchproof.commands.options import AsJson, MatrixFile, Only
 from torchproof.matrix.expand import DEFAULT, match_ids
-from torchproof.run.plan_table import Row, plan_rows
+from torchproof.run.plan_table import PlanRow, plan_rows
 
 
 def run(only: Only = None, as_json: AsJson = False, matrix: MatrixFile = DEFAULT) -> int:
-    """Show every cell: state, reason, layers, bytes. Touches nothing."""
+    """Show every cell: state, reason, layers, bytes. Changes nothing."""
     inputs = load_inputs(matrix)
     cells = inputs.survey()
     names = set(match_ids([item.id for item in cells], only))
     rows = plan_rows((item for item in cells if item.id in names), inputs.facts)
     if as_json:
-        print(json.dumps({"cells": [_plain(row) for row in rows]}, indent=2))  # noqa: T201
+        print(json.dumps({"cells": [_row_json(row) for row in rows]}, indent=2))  # noqa: T201
     else:
-        _show(rows)
+        _print(rows)
     return 0
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _row_json(row: PlanRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "torch": row.torch,
@@ -53,14 +53,14 @@ def _plain(row: Row) -> dict[str, Any]:
     }
 
 
-def _show(rows: Sequence[Row]) -> None:
+def _print(rows: Sequence[PlanRow]) -> None:
     out = Console(highlight=False, soft_wrap=True, markup=False)
     width = max((len(row.id) for row in rows), default=0)
     for row in rows:
         versions = {"cuDNN": row.cudnn, "NCCL": row.nccl, "Python": row.python}
-        told = "  ".join(f"{name} {version}" for name, version in versions.items() if version)
+        pins = "  ".join(f"{name} {version}" for name, version in versions.items() if version)
         size = f"  {row.bytes / 1e9:.2f} GB of wheels" if row.bytes is not None else ""
-        out.print(f"{row.id:{width}}  {row.state:11}  {told}{size}")
+        out.print(f"{row.id:{width}}  {row.state:11}  {pins}{size}")
         lines = {
             "": row.reason,
             "nearest: ": ", ".join(row.nearest),

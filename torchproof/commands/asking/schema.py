@@ -1,4 +1,4 @@
-"""`schema`: writes matrix.schema.json, so that editors complete and check matrix.yaml."""
+"""`schema`: write matrix.schema.json, with which editors complete and check matrix.yaml."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ def run(
     text = json.dumps(matrix_schema(load_facts()), indent=2, ensure_ascii=False) + "\n"
     current = SCHEMA.read_text(encoding="utf-8") if SCHEMA.is_file() else ""
     if check and current != text:
-        raise DriftError(
-            "the schema is not what the models give", where=str(SCHEMA), fix="run `make schema`"
-        )
+        raise DriftError("the schema is out of date", where=str(SCHEMA), fix="run `make schema`")
     if current != text:
         SCHEMA.write_text(text, encoding="utf-8")
     return 0

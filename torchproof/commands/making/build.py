@@ -28,14 +28,14 @@ def run(
         str | None,
         typer.Option(
             metavar="WHERE",
-            help="With --builder assemble: a folder for OCI layouts (build/oci unless given), or "
-            "REGISTRY/REPOSITORY, where each image gets its cell's name as its tag.",
+            help="With --builder assemble: a folder for OCI layouts (default: build/oci), or "
+            "REGISTRY/REPOSITORY, where each image is tagged with its cell's id.",
         ),
     ] = None,
     matrix: MatrixFile = DEFAULT,
-    reports: Annotated[Path, typer.Option(help="Where the logs go.")] = Path("reports"),
+    reports: Annotated[Path, typer.Option(help="Folder for the build logs.")] = Path("reports"),
 ) -> int:
-    """Build every cell that has a lock; what an earlier run built is taken as it is.
+    """Build every cell that has a lock; reuse what an earlier run built.
 
     Exit code 1 if a cell failed, 3 if none failed but none could be built.
     """
@@ -48,24 +48,28 @@ def run(
         else choose(engine, inputs.indexes, builder=builder)
     )
     requests = select(expand(inputs.matrix, inputs.facts, locked_versions()), only)
-    missing = [one.id for one in requests if not one.excluded and not lock_path(one.id).exists()]
+    missing = [
+        request.id
+        for request in requests
+        if not request.excluded and not lock_path(request.id).exists()
+    ]
     with Progress() as progress:
         locks = [
-            read_lock(lock_path(one.id))
-            for one in requests
-            if one.id not in missing and not one.excluded
+            read_lock(lock_path(request.id))
+            for request in requests
+            if request.id not in missing and not request.excluded
         ]
         for request in requests:
             if request.excluded:
                 progress.done(request.id, f"{State.EXCLUDED}: {request.excluded}")
-        # The indexes are only asked where no lock says already what a cell is made of.
-        verdicts = {one.id: one.verdict for one in inputs.survey()} if missing else {}
+        # Ask the indexes only if a cell has no lock that says what it is made of.
+        verdicts = {cell.id: cell.verdict for cell in inputs.survey()} if missing else {}
         for name in missing:
             verdict = verdicts.get(name)
             if verdict is not None:
                 progress.done(name, f"{verdict.state}: {verdict.reason}")
             else:
-                progress.done(name, "has no lock; `python build.py lock` makes it")
+                progress.done(name, "has no lock; run `python build.py lock`")
         if not locks:
             raise InputError("none of these cells has a lock", fix="run `python build.py lock`")
         results = build_cells(
@@ -73,7 +77,7 @@ def run(
             locks,
             reports=reports,
             say=progress.say,
-            done=lambda result: progress.done(result.cell, described(result)),
+            done=lambda result: progress.done(result.cell, result_text(result)),
         )
         built = [result.built for result in results if result.built]
         if len(built) > 1:
@@ -89,13 +93,13 @@ def run(
     return int(Exit.OK if built else Exit.ENVIRONMENT)
 
 
-def described(result: BuildResult) -> str:
-    """Return in a line or two how a build ended."""
+def result_text(result: BuildResult) -> str:
+    """Return one or two lines that say how a build ended."""
     if result.built is None:
         word = "blocked" if isinstance(result.error, HostError) else "failed"
         log = f"\n  log: {result.log}" if result.log.exists() else ""
         return f"{word}: {result.error}{log}"
     built = result.built
     what = "image" if built.subject is SubjectKind.IMAGE else "environment (no image)"
-    how = "there already" if built.reused else f"built in {built.seconds:.0f} s"
+    how = "already built" if built.reused else f"built in {built.seconds:.0f} s"
     return f"{what} {built.ref}: {how}, {built.size / 1e9:.2f} GB, {built.digest[:19]}"

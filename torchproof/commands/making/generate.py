@@ -1,4 +1,4 @@
-"""`generate`: locks → `images/<cell>/Dockerfile`."""
+"""`generate`: write `images/<cell>/Dockerfile` from the cell's lock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchproof.upstream.facts import load_facts
 
 def run(
     check: Annotated[
-        bool, typer.Option("--check", help="Only compare; exit code 1 and a diff on drift.")
+        bool, typer.Option("--check", help="Only compare; on drift show a diff and exit 1.")
     ] = False,
     only: Only = None,
     matrix: MatrixFile = DEFAULT,
@@ -28,23 +28,26 @@ def run(
     drift = False
     for name in match_ids(names, only):
         if not lock_path(name).exists():
-            out.print(f"{name}: has no lock, so no Dockerfile; `python build.py lock` makes it")
+            out.print(f"{name}: has no lock, so no Dockerfile; run `python build.py lock`")
             continue
-        made = _bring(name, check, out)
-        drift = drift or made
-        if not made:
-            out.print(f"{name}: as its lock gives it")
+        changed = _write_or_compare(name, check, out)
+        drift = drift or changed
+        if not changed:
+            out.print(f"{name}: up to date with its lock")
     for folder in stale_folders(names) if only is None else ():
-        # Another matrix file may have the cell; only what its own lock contradicts is drift.
-        out.print(f"{folder}: this matrix has no such cell; delete the folder if no other has it")
-        drift = not (folder / "lock.yaml").exists() or _bring(folder.name, check, out) or drift
+        # Another matrix file may have the cell: only files that differ from their lock are drift.
+        out.print(
+            f"{folder}: this matrix has no such cell; delete the folder unless another has it"
+        )
+        locked = (folder / "lock.yaml").exists()
+        drift = not locked or _write_or_compare(folder.name, check, out) or drift
     return int(Exit.CELL_FAILED if check and drift else Exit.OK)
 
 
-def _bring(name: str, check: bool, out: Console) -> bool:
-    """Write a cell's files, or show how they differ; return whether they did."""
+def _write_or_compare(name: str, check: bool, out: Console) -> bool:
+    """Write a cell's files, or show how they differ; return whether they differed."""
     lock = read_lock(lock_path(name))
-    made = changes(lock) if check else write_files(lock)
-    for change in made:
+    changed = changes(lock) if check else write_files(lock)
+    for change in changed:
         out.print(change.diff if check else f"{change.path}: written", end="" if check else "\n")
-    return bool(made)
+    return bool(changed)

@@ -1,4 +1,4 @@
-"""`lock`: resolves cells and writes `images/<cell>/lock.yaml`."""
+"""`lock`: resolve cells and write `images/<cell>/lock.yaml`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from torchproof.resolve.survey import SurveyedCell
 
 def run(
     only: Only = None,
-    upgrade: Annotated[bool, typer.Option(help="Resolve anew, also where a lock holds.")] = False,
+    upgrade: Annotated[
+        bool, typer.Option(help="Resolve again, even if a lock still fits.")
+    ] = False,
     matrix: MatrixFile = DEFAULT,
 ) -> int:
     """Resolve cells to exact wheels and write images/CELL/lock.yaml.
 
-    A lock that still fits its cell is kept. Exit code 1 if a cell cannot be resolved. A cell whose
-    index does not answer is no failure as long as another one has its lock; else the code is 3.
+    A lock that still fits its cell is kept. Exit code 1 if a cell cannot be resolved; 3 if an index
+    does not answer and no cell has a lock.
     """
     out = Console(highlight=False, soft_wrap=True, markup=False)
     inputs = load_inputs(matrix)
@@ -57,7 +59,7 @@ def _line(locked: Locked) -> str:
         f"; {item.name} {item.chosen} instead of {item.pinned}" for item in lock.overrides
     )
     note = f"; {locked.note}" if locked.note else ""
-    what = f"locked anew ({locked.why})" if locked.why else "lock kept"
+    what = f"locked ({locked.why})" if locked.why else "lock kept"
     return f"{locked.cell}: {what}: {size}, cuDNN {lock.cudnn}, NCCL {lock.nccl}{replaced}{note}"
 
 

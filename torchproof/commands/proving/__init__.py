@@ -1,1 +1,1 @@
-"""Verbs that prove images: audit, probe, report, and matrix, the whole road."""
+"""Verbs that prove images: audit, probe, report, and matrix (the whole road of a cell)."""

@@ -1,4 +1,4 @@
-"""`audit`: find faults in files, before any GPU does."""
+"""`audit`: find faults in an image's files, before a GPU is needed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ Target = Annotated[
     typer.Argument(
         metavar="[IMAGE|DIRECTORY]",
         help="An image of the engine or a registry, an OCI layout, an archive, a directory, or a "
-        "Dockerfile. Left out: the cells of the matrix.",
+        "Dockerfile. Default: the cells of the matrix.",
     ),
 ]
 ListRules = Annotated[bool, typer.Option("--list", help="Print all rules.")]
-AsMarkdown = Annotated[bool, typer.Option("--markdown", help="With --list: docs/audit-rules.md.")]
+AsMarkdown = Annotated[
+    bool, typer.Option("--markdown", help="With --list: print docs/audit-rules.md.")
+]
 
 
 def run(
@@ -45,63 +47,63 @@ def run(
     as_markdown: AsMarkdown = False,
     matrix: MatrixFile = DEFAULT,
 ) -> int:
-    """Audit cells, or anybody's image or directory. Nothing of it is run."""
+    """Audit cells, or any image or directory. Nothing in it is run."""
     if list_rules:
-        _list(as_markdown=as_markdown, as_json=as_json)
+        _print_rules(as_markdown=as_markdown, as_json=as_json)
         return Exit.OK
     if target is not None and only is not None:
         raise InputError("give either a target or --only", fix="leave one of them out")
     if target is not None:
-        results = {target: _target(target, matrix)}
+        results = {target: _audit_target(target, matrix)}
     else:
-        results = dict(_cells(load_inputs(matrix), only))
+        results = dict(_audit_cells(load_inputs(matrix), only))
     if as_json:
-        print(json.dumps({"audits": [_plain(name, found) for name, found in results.items()]}))  # noqa: T201
+        print(json.dumps({"audits": [_as_json(name, found) for name, found in results.items()]}))  # noqa: T201
     else:
         for name, found in results.items():
-            _show(name, found)
-    faults = any(one.level is Level.ERROR for found in results.values() for one in found)
+            _print(name, found)
+    faults = any(item.level is Level.ERROR for found in results.values() for item in found)
     return Exit.CELL_FAILED if faults else Exit.OK
 
 
-def _target(target: str, matrix: Path) -> list[Finding]:
-    place = Path(target)
+def _audit_target(target: str, matrix: Path) -> list[Finding]:
+    path = Path(target)
     hosts = load_matrix(matrix).declared_hosts if matrix.is_file() else ()
-    if place.is_file() and not _is_archive(place):
-        return audit_texts(place)
-    if place.is_dir() and not _holds_system(place):
-        return audit_texts(place)
+    if path.is_file() and not _is_archive(path):
+        return audit_texts(path)
+    if path.is_dir() and not _holds_system(path):
+        return audit_texts(path)
     return audit_image(target, hosts)
 
 
-def _is_archive(place: Path) -> bool:
-    with place.open("rb") as file:
+def _is_archive(path: Path) -> bool:
+    with path.open("rb") as file:
         return b"\0" in file.read(1024)
 
 
-def _holds_system(place: Path) -> bool:
-    """Tell a root, an environment or a layout from a folder of Dockerfiles."""
+def _holds_system(path: Path) -> bool:
+    """Tell a root file system, an environment or an OCI layout from a folder of Dockerfiles."""
     marks = ("oci-layout", "pyvenv.cfg", "usr", "bin", "etc", "lib", "opt")
-    return any((place / mark).exists() for mark in marks) or not any(place.iterdir())
+    return any((path / mark).exists() for mark in marks) or not any(path.iterdir())
 
 
-def _cells(inputs: Inputs, only: str | None) -> Iterable[tuple[str, list[Finding]]]:
-    """Audit each cell: its image if the engine has it, else those of its wheels that are here."""
+def _audit_cells(inputs: Inputs, only: str | None) -> Iterable[tuple[str, list[Finding]]]:
+    """Audit each cell: its image if the engine has it, else those of its wheels that are cached."""
     cells = [item for item in inputs.survey() if item.verdict is None]
     chosen = match_ids([item.id for item in cells], only)
     store = WheelStore(cache_dir(), inputs.indexes)
     locked = 0
     for name in chosen:
-        place = lock_path(name)
-        if not place.is_file():
+        path = lock_path(name)
+        if not path.is_file():
             continue
         locked += 1
-        yield name, _cell(read_lock(place), inputs.matrix, store)
+        yield name, _audit_cell(read_lock(path), inputs.matrix, store)
     if not locked:
         raise InputError("no cell has a lock yet", fix="run `python build.py lock` first")
 
 
-def _cell(lock: Lock, matrix: Matrix, store: WheelStore) -> list[Finding]:
+def _audit_cell(lock: Lock, matrix: Matrix, store: WheelStore) -> list[Finding]:
     try:
         return audit_image(f"{REPOSITORY}:{lock.cell}", matrix.declared_hosts, lock=lock)
     except (InputError, HostError):
@@ -111,39 +113,39 @@ def _cell(lock: Lock, matrix: Matrix, store: WheelStore) -> list[Finding]:
         return audit_wheels(lock, paths, matrix.declared_hosts)
 
 
-def _plain(name: str, findings: Sequence[Finding]) -> dict[str, object]:
+def _as_json(name: str, findings: Sequence[Finding]) -> dict[str, object]:
     return {
         "name": name,
         "findings": [
             {
-                "rule": one.rule,
-                "outcome": str(one.level),
-                "message": one.message,
-                "fix": one.fix,
-                "where": one.where,
+                "rule": finding.rule,
+                "outcome": str(finding.level),
+                "message": finding.message,
+                "fix": finding.fix,
+                "where": finding.where,
             }
-            for one in findings
+            for finding in findings
         ],
     }
 
 
-def _show(name: str, findings: Sequence[Finding]) -> None:
+def _print(name: str, findings: Sequence[Finding]) -> None:
     out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     order = {Level.ERROR: 0, Level.WARNING: 1, Level.NOTE: 2, Level.PASS: 3}
-    counts = {level: sum(one.level is level for one in findings) for level in order}
-    for one in sorted(findings, key=lambda one: order[one.level]):
-        out.print(f"{one.level:8} {one.rule}: {one.message}")
-        if one.where:
-            out.print(f"         in {one.where}")
-        if one.level is not Level.NOTE:
-            out.print(f"         fix: {one.fix}")
+    counts = {level: sum(finding.level is level for finding in findings) for level in order}
+    for finding in sorted(findings, key=lambda finding: order[finding.level]):
+        out.print(f"{finding.level:8} {finding.rule}: {finding.message}")
+        if finding.where:
+            out.print(f"         in {finding.where}")
+        if finding.level is not Level.NOTE:
+            out.print(f"         fix: {finding.fix}")
     out.print(
         f"{name}: {counts[Level.ERROR]} errors, {counts[Level.WARNING]} warnings, "
         f"{counts[Level.NOTE]} notes by {len(RULES)} rules"
     )
 
 
-def _list(*, as_markdown: bool, as_json: bool) -> None:
+def _print_rules(*, as_markdown: bool, as_json: bool) -> None:
     if as_markdown:
         print(markdown(), end="")  # noqa: T201
         return

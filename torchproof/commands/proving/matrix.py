@@ -1,4 +1,4 @@
-"""`matrix`: the whole road, what `make matrix` runs."""
+"""`matrix`: the whole road of every cell; `make matrix` runs it."""
 
 from __future__ import annotations
 
@@ -39,20 +39,22 @@ def run(
         bool,
         typer.Option(
             "--fresh",
-            help="Do again what an earlier run, here or published, has done.",
+            help="Probe again, and reuse no published image or result.",
         ),
     ] = False,
     key: Annotated[
         Path | None,
-        typer.Option(help="Public key (PEM, P-256): published evidence of others won't count."),
+        typer.Option(
+            help="Public key (PEM, P-256): only published evidence that it signed counts."
+        ),
     ] = None,
     matrix: MatrixFile = DEFAULT,
-    reports: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("reports"),
+    reports: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports"),
 ) -> int:
     """Plan, lock, generate, build, audit and probe every cell, and report.
 
-    Exit code 1 if a cell failed; 3 if the machine or the network kept a cell from being tried
-    after its torch was found; 4 with --strict if a cell is unproven or blocked.
+    Exit code 1 if a cell failed; 3 if a cell's torch was found, but the machine or the network kept
+    it from being tried; 4 with --strict if a cell is unproven or blocked.
     """
     inputs = load_inputs(matrix)
     wanted = inputs.matrix.probes

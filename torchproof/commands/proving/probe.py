@@ -1,4 +1,4 @@
-"""`probe`: run the probe scripts on what is built, or in the present Python."""
+"""`probe`: run the probe scripts on the built cells, or in the current Python."""
 
 from __future__ import annotations
 
@@ -24,23 +24,29 @@ PLUGIN = "torchproof.probing.plugin"
 
 
 def run(
-    pytest_args: Annotated[list[str] | None, typer.Argument(help="passed to pytest")] = None,
+    pytest_args: Annotated[list[str] | None, typer.Argument(help="Arguments for pytest.")] = None,
     *,
-    only: Annotated[str | None, typer.Option(help="cells: a glob")] = None,
-    probes: Annotated[str | None, typer.Option(help="probes: names, by commas")] = None,
-    target: Annotated[str, typer.Option(help="image (built cells) or host")] = "image",
-    engine: Annotated[str, typer.Option(help="auto, docker or venv")] = "auto",
-    builder: Annotated[str, typer.Option(help="what built the cells")] = "docker",
-    python: Annotated[Path | None, typer.Option(help="host: another Python")] = None,
-    matrix: Annotated[Path, typer.Option(help="the matrix")] = Path("matrix.yaml"),
-    folder: Annotated[Path, typer.Option(help="the probe scripts")] = PROBES,
-    reports: Annotated[Path, typer.Option(help="where results go")] = Path("reports"),
-    shm_mib: Annotated[int, typer.Option(help="size of /dev/shm in containers")] = 8192,
-    ranks_per_gpu: Annotated[int, typer.Option(help="NCCL ranks on each GPU")] = 1,
+    only: Annotated[str | None, typer.Option(help="Only these cells: a glob.")] = None,
+    probes: Annotated[
+        str | None, typer.Option(help="Only these probes: names, comma-separated.")
+    ] = None,
+    target: Annotated[
+        str, typer.Option(help="image (the built cells) or host (the current Python).")
+    ] = "image",
+    engine: Annotated[str, typer.Option(help="auto, docker or venv.")] = "auto",
+    builder: Annotated[
+        str, typer.Option(help="What built the cells: docker or assemble.")
+    ] = "docker",
+    python: Annotated[Path | None, typer.Option(help="For host: the Python to use.")] = None,
+    matrix: Annotated[Path, typer.Option(help="The matrix file.")] = Path("matrix.yaml"),
+    folder: Annotated[Path, typer.Option(help="Folder of probe scripts.")] = PROBES,
+    reports: Annotated[Path, typer.Option(help="Folder for results.")] = Path("reports"),
+    shm_mib: Annotated[int, typer.Option(help="Size of /dev/shm in containers, MiB.")] = 8192,
+    ranks_per_gpu: Annotated[int, typer.Option(help="NCCL ranks on each GPU.")] = 1,
     record: Annotated[
-        bool, typer.Option("--record-baseline", help="keep bandwidths as the baseline")
+        bool, typer.Option("--record-baseline", help="Record bandwidths as the baseline.")
     ] = False,
-    strict: Annotated[bool, typer.Option(help="exit 4 if a required probe was skipped")] = False,
+    strict: Annotated[bool, typer.Option(help="Exit 4 if a required probe was skipped.")] = False,
 ) -> int:
     """Run the probe scripts under pytest; its own options go after `--`."""
     choice = Choice(
@@ -54,7 +60,7 @@ def run(
         shm_size=shm_mib * 1024**2,
         ranks_per_gpu=ranks_per_gpu,
     )
-    # Looked up once here, so that a fault of the input or the machine is told in our words.
+    # Looked up here first, so that wrong input or a machine at fault is reported by us, not pytest.
     subjects = find_subjects(choice, folder)
     options = {
         "--probe-target": target,
@@ -73,27 +79,27 @@ def run(
         arguments = ["-p", PLUGIN, *arguments]
     arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     code = pytest.main([str(folder), *arguments, *(pytest_args or [])])
-    _check(code, pytest_args or [])
+    _check_exit(code, pytest_args or [])
     if target == "host":
         write_report(subjects, folder, reports)
     if record:
-        _record(subjects, matrix, reports)
+        _record_baseline(subjects, matrix, reports)
     table, worst = results_table(subjects, reports)
     Console(highlight=False, soft_wrap=True, markup=False).print(table)
     return int(Exit.OK if worst is Exit.NOT_PROVEN and not strict else worst)
 
 
-def _record(subjects: Sequence[Subject], matrix: Path, reports: Path) -> None:
-    wishes = load_matrix(matrix).probes
-    path = matrix.parent / wishes.baseline
-    baseline = read_baseline(path, wishes.bandwidth_tolerance)
+def _record_baseline(subjects: Sequence[Subject], matrix: Path, reports: Path) -> None:
+    wanted = load_matrix(matrix).probes
+    path = matrix.parent / wanted.baseline
+    baseline = read_baseline(path, wanted.bandwidth_tolerance)
     kept = [result for subject in subjects for result in results_of(subject, reports)]
     count = record_baseline(kept, path, baseline)
     if count == 0:
         raise HostError("no bandwidth was measured between two or more ranks: nothing to record")
 
 
-def _check(code: int, arguments: list[str]) -> None:
+def _check_exit(code: int, arguments: list[str]) -> None:
     match code:
         case pytest.ExitCode.NO_TESTS_COLLECTED:
             raise InputError(
@@ -105,7 +111,7 @@ def _check(code: int, arguments: list[str]) -> None:
         case pytest.ExitCode.INTERRUPTED:
             raise KeyboardInterrupt
         case pytest.ExitCode.INTERNAL_ERROR:
-            raise HostError("pytest failed in itself; what it printed says where")
+            raise HostError("pytest itself failed; its output says where")
 
 
 def _plugins() -> importlib.metadata.EntryPoints:

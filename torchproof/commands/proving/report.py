@@ -1,4 +1,4 @@
-"""The verb `report`: makes the report's files again, or merges those of several runs."""
+"""`report`: render the report's files again, or merge the reports of several runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`prune`: list, and with --yes delete, published images that nobody needs any more."""
+"""`prune`: list published images that are no longer needed, and with --yes delete them."""
 
 from __future__ import annotations
 
@@ -11,50 +11,52 @@ from torchproof.commands.options import AsJson, MatrixFile
 from torchproof.commands.publishing.publish import repository_of
 from torchproof.errors import Exit
 from torchproof.matrix.expand import DEFAULT, expand, load_matrix
-from torchproof.publish.pruning import Policy, decide, delete, survey
+from torchproof.publish.pruning import RetentionPolicy, decide, delete, survey
 from torchproof.registry import Registry
 from torchproof.upstream.facts import load_facts
 
 
 def run(
-    yes: Annotated[bool, typer.Option("--yes", help="Delete what is listed as going.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete the images listed as `goes`.")] = False,
     keep: Annotated[
-        int | None, typer.Option(min=0, help="Versions of a cell to keep (else publish.keep).")
+        int | None,
+        typer.Option(min=0, help="Versions of each cell to keep (default: publish.keep)."),
     ] = None,
     as_json: AsJson = False,
     matrix: MatrixFile = DEFAULT,
 ) -> int:
-    """List images of cells that left the matrix, and old ones; with --yes delete them."""
-    asked = load_matrix(matrix)
-    where = repository_of(asked, matrix)
-    policy = Policy(
-        cells=frozenset(one.id for one in expand(asked, load_facts())),
-        keep=asked.publish.keep if keep is None else keep,
-        keep_verified=asked.publish.keep_verified,
+    """List old images and those of cells that left the matrix; with --yes delete them."""
+    wanted = load_matrix(matrix)
+    where = repository_of(wanted, matrix)
+    policy = RetentionPolicy(
+        cells=frozenset(request.id for request in expand(wanted, load_facts())),
+        keep=wanted.publish.keep if keep is None else keep,
+        keep_verified=wanted.publish.keep_verified,
     )
     with Registry(where.registry) as registry:
-        found = decide(*survey(registry, where.repository), policy)
-        going = {one.version.digest for one in found if one.goes}
+        decisions = decide(*survey(registry, where.repository), policy)
+        going = {decision.version.digest for decision in decisions if decision.goes}
         deleted = delete(registry, where.repository, going, policy) if yes and going else ()
     if as_json:
         rows = [
             {
-                "digest": one.version.digest,
-                "cell": one.version.cell,
-                "tags": list(one.version.tags),
-                "goes": one.goes,
-                "reason": one.reason,
-                "deleted": one.version.digest in deleted,
+                "digest": decision.version.digest,
+                "cell": decision.version.cell,
+                "tags": list(decision.version.tags),
+                "goes": decision.goes,
+                "reason": decision.reason,
+                "deleted": decision.version.digest in deleted,
             }
-            for one in found
+            for decision in decisions
         ]
         typer.echo(json.dumps(rows, indent=2))
         return int(Exit.OK)
-    for one in found:
-        word = "deleted" if one.version.digest in deleted else "goes" if one.goes else "stays"
-        typer.echo(f"{word:8}{one.version.cell}  {one.version.digest}  {one.reason}")
+    for decision in decisions:
+        version = decision.version
+        word = "deleted" if version.digest in deleted else "goes" if decision.goes else "stays"
+        typer.echo(f"{word:8}{version.cell}  {version.digest}  {decision.reason}")
     if going and not yes:
-        typer.echo("nothing is deleted yet; --yes deletes what goes")
+        typer.echo("nothing was deleted; --yes deletes the images that go")
     if deleted:
-        typer.echo("the registry's garbage collector now frees the blobs that no image needs")
+        typer.echo("the registry's garbage collector can now free the blobs that no image needs")
     return int(Exit.OK)

@@ -1,4 +1,4 @@
-"""`verify`: does an image of a registry carry evidence, is it whole, and what does it say."""
+"""`verify`: does a published image have evidence, is it intact, and what does it say."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ def run(
     image: Annotated[str, typer.Argument(metavar="IMAGE", help="REGISTRY/REPOSITORY:TAG")],
     require: Annotated[
         list[str] | None,
-        typer.Option(help="probe=NAME, verdict=verified, suite=HASH or cell=ID; repeat for more."),
+        typer.Option(help="probe=NAME, verdict=verified, suite=HASH or cell=ID. May be repeated."),
     ] = None,
-    driver: Annotated[str, typer.Option(help="Proven with this driver: 550 or 550.90.07.")] = "",
-    gpu: Annotated[str, typer.Option(help="Proven on this GPU model: H100.")] = "",
+    driver: Annotated[
+        str, typer.Option(help="Must be proven with this driver: 550 or 550.90.07.")
+    ] = "",
+    gpu: Annotated[str, typer.Option(help="Must be proven on this GPU model: H100.")] = "",
     key: Annotated[
-        Path | None, typer.Option(help="Public key (PEM, P-256); what others signed won't count.")
+        Path | None,
+        typer.Option(help="Public key (PEM, P-256): only evidence that it signed counts."),
     ] = None,
     identity: Annotated[str, typer.Option(help="Signer's identity, for keyless signatures.")] = "",
     issuer: Annotated[str, typer.Option(help="Issuer of the identity (a URL).")] = "",

@@ -1,1 +1,1 @@
-"""What is signed and said about an image, how it is attached to it, and how it is verified."""
+"""Signed statements about an image: how they are made, attached to it, and verified."""

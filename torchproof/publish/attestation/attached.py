@@ -1,9 +1,9 @@
-"""Evidence in a registry: attached to its image, found again, and never lost to another publisher.
+"""Evidence in a registry: attached to its image, found again, and safe from other publishers.
 
 Each piece is an OCI 1.1 artifact whose `subject` is the image. It also has a tag of its own,
 `sha256-<image>.<piece>.proof`: registries have no compare-and-swap, so where the referrers API is
 missing, two publishers can overwrite each other's fallback index. After each change a publisher
-lists the proof tags, which nobody overwrites, and mends what lacks one of them. cosign's tag
+lists the proof tags, which nobody overwrites, and repairs an index that lacks one. cosign's tag
 `sha256-<image>.att` gathers all signed envelopes in the same way (cosign, ATTESTATION_SPEC.md).
 """
 
@@ -30,7 +30,7 @@ VERDICT = "torchproof.verdict"
 SUITE = "torchproof.suite"
 KEY = "torchproof.public-key"
 STATEMENT = "torchproof.statement"
-"""Digest of what was signed: tells an altered statement from an altered signature."""
+"""Digest of what was signed: distinguishes an altered statement from an altered signature."""
 UNPROVEN = "torchproof.unproven"
 BUNDLE_ANNOTATIONS = {
     "dev.sigstore.bundle.content": "dsse-envelope",
@@ -43,7 +43,7 @@ _ROUNDS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One artifact to attach: `data` of `media_type`, and what a listing says of it."""
+    """One artifact to attach: `data` of `media_type`, and the annotations that listings show."""
 
     media_type: str
     data: bytes
@@ -56,8 +56,8 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """One artifact of a registry. `problem` says why it cannot be used; `data` is what came."""
+class AttachedArtifact:
+    """One artifact in a registry. `problem` says why it cannot be used; `data` is its content."""
 
     digest: str
     media_type: str
@@ -70,18 +70,18 @@ class Found:
 
 
 def attach(registry: Registry, repository: str, subject: Descriptor, piece: Piece) -> str:
-    """Attach a piece to an image; return the digest of its artifact. Doing it twice is harmless."""
+    """Attach a piece to an image; return its artifact's digest. Attaching it twice is harmless."""
     layer = registry.push_blob(repository, piece.data, media_type=piece.media_type)
     empty = registry.push_blob(repository, _EMPTY, media_type=OCI_EMPTY)
-    described = layer.as_json()
+    descriptor = layer.as_json()
     if piece.media_type == DSSE_TYPE:
-        described["annotations"] = _COSIGN
+        descriptor["annotations"] = _COSIGN
     manifest = {
         "schemaVersion": 2,
         "mediaType": OCI_MANIFEST,
         "artifactType": piece.media_type,
         "config": empty.as_json(),
-        "layers": [described],
+        "layers": [descriptor],
         "subject": subject.as_json(),
         "annotations": dict(piece.annotations),
     }
@@ -91,52 +91,54 @@ def attach(registry: Registry, repository: str, subject: Descriptor, piece: Piec
 
 
 def settle(registry: Registry, repository: str, subject: str) -> None:
-    """Make the image's referrers and cosign's tag name all its artifacts, whoever attached them."""
+    """Make the image's referrers and cosign's tag name all its artifacts, whoever attached them.
+
+    Raises `RegistryError` if the registry does not list them, or others keep changing them.
+    """
     for round_ in range(_ROUNDS):
-        tagged = _tagged(registry, repository, subject)
+        tagged = _tagged_manifests(registry, repository, subject)
         if not tagged:
             raise RegistryError(
                 f"{registry.host} does not list the evidence of {subject} that it has stored",
-                fix="run the same command again: what is there already is not sent twice",
+                fix="run the same command again: nothing is sent twice",
             )
-        complete = _mend_referrers(registry, repository, subject, tagged)
-        complete &= _mend_cosign(registry, repository, subject, tagged)
+        complete = _repair_referrers(registry, repository, subject, tagged)
+        complete &= _repair_cosign_tag(registry, repository, subject, tagged)
         if complete:
             return
         time.sleep(0.05 * round_)
     raise RegistryError(
         f"other publishers keep changing the evidence of {subject}",
-        fix="run the same command again when they are done",
+        fix="run the same command again when they have finished",
     )
 
 
-def find(registry: Registry, repository: str, subject: str) -> tuple[Found, ...]:
+def find(registry: Registry, repository: str, subject: str) -> tuple[AttachedArtifact, ...]:
     """Fetch all artifacts of an image, oldest first. A broken one is returned with its problem."""
-    targets = [one.digest for one in registry.referrers(repository, subject)]
+    targets = [referrer.digest for referrer in registry.referrers(repository, subject)]
     targets += _proof_tags(registry, repository, subject)
-    found = {}
+    found: dict[str, AttachedArtifact] = {}
     for target in targets:
         try:
             manifest = registry.manifest(repository, target)
         except IntegrityError as error:
-            found[target] = Found(digest=target, media_type="", annotations={}, problem=str(error))
+            found[target] = _unusable(target, str(error))
             continue
         if manifest is None:
-            problem = "it is listed, but the registry does not have it"
-            found[target] = Found(digest=target, media_type="", annotations={}, problem=problem)
+            found[target] = _unusable(target, "it is listed, but the registry does not have it")
         elif manifest.digest not in found:
             found[manifest.digest] = _fetch(registry, repository, subject, manifest)
     return tuple(
-        sorted(found.values(), key=lambda one: (one.annotations.get(CREATED, ""), one.digest))
+        sorted(found.values(), key=lambda item: (item.annotations.get(CREATED, ""), item.digest))
     )
 
 
 def listed(registry: Registry, repository: str, subject: str) -> tuple[Descriptor, ...]:
-    """List the evidence of an image without fetching it; annotations say what it is about."""
+    """List the evidence of an image without fetching it; the annotations say what it is about."""
     return tuple(
-        one
-        for one in registry.referrers(repository, subject)
-        if one.artifact_type in EVIDENCE_TYPES and VERDICT in one.annotations
+        referrer
+        for referrer in registry.referrers(repository, subject)
+        if referrer.artifact_type in EVIDENCE_TYPES and VERDICT in referrer.annotations
     )
 
 
@@ -153,14 +155,20 @@ def subject_of_tag(tag: str) -> str:
 _COSIGN = {"dev.cosignproject.cosign/signature": "", "predicateType": PREDICATE_TYPE}
 
 
-def _fetch(registry: Registry, repository: str, subject: str, manifest: Manifest) -> Found:
+def _unusable(digest: str, problem: str) -> AttachedArtifact:
+    return AttachedArtifact(digest=digest, media_type="", annotations={}, problem=problem)
+
+
+def _fetch(
+    registry: Registry, repository: str, subject: str, manifest: Manifest
+) -> AttachedArtifact:
     data = manifest.json()
     annotations = data.get("annotations") or {}
     kind = data.get("artifactType") or (data.get("config") or {}).get("mediaType") or ""
-    said = (data.get("subject") or {}).get("digest")
+    named = (data.get("subject") or {}).get("digest")
     problem, content, layer = "", b"", ""
-    if said != subject:
-        problem = f"its subject is {said or 'nothing'}, another image"
+    if named != subject:
+        problem = f"its subject is {named or 'nothing'}, not this image"
     elif kind in EVIDENCE_TYPES or kind.endswith("cyclonedx+json"):
         try:
             layer = Descriptor.from_json(data["layers"][0]).digest
@@ -170,18 +178,18 @@ def _fetch(registry: Registry, repository: str, subject: str, manifest: Manifest
             problem = f"it has no content: {error!r}"
         except (IntegrityError, RegistryError) as error:
             problem = f"its content was altered or lost: {error.message}"
-    return Found(
+    return AttachedArtifact(
         digest=manifest.digest,
         media_type=kind,
         annotations=annotations,
         data=content,
         layer=layer,
         problem=problem,
-        foreign=said != subject,
+        foreign=named != subject,
     )
 
 
-def _tagged(registry: Registry, repository: str, subject: str) -> dict[str, Manifest]:
+def _tagged_manifests(registry: Registry, repository: str, subject: str) -> dict[str, Manifest]:
     found = {}
     for tag in _proof_tags(registry, repository, subject):
         manifest = registry.manifest(repository, tag)
@@ -196,32 +204,32 @@ def _proof_tags(registry: Registry, repository: str, subject: str) -> list[str]:
     return [tag for tag in tags if tag.startswith(prefix) and tag.endswith(".proof")]
 
 
-def _mend_referrers(
+def _repair_referrers(
     registry: Registry, repository: str, subject: str, tagged: Mapping[str, Manifest]
 ) -> bool:
-    """Add what the referrers lack; True if they lacked nothing."""
-    present = {one.digest: one for one in registry.referrers(repository, subject)}
-    missing = [one for digest, one in tagged.items() if digest not in present]
+    """Add what the referrers lack; return True if they lacked nothing."""
+    present = {item.digest: item for item in registry.referrers(repository, subject)}
+    missing = [manifest for digest, manifest in tagged.items() if digest not in present]
     if not missing:
         return True
     entries = [*present.values(), *map(_referrer, missing)]
     index = {
         "schemaVersion": 2,
         "mediaType": OCI_INDEX,
-        "manifests": [one.as_json() for one in sorted(entries, key=lambda one: one.digest)],
+        "manifests": [item.as_json() for item in sorted(entries, key=lambda item: item.digest)],
     }
     put_manifest(registry, repository, _fallback_tag(subject), _json(index), media_type=OCI_INDEX)
     return False
 
 
-def _mend_cosign(
+def _repair_cosign_tag(
     registry: Registry, repository: str, subject: str, tagged: Mapping[str, Manifest]
 ) -> bool:
-    """Gather the signed envelopes under cosign's tag; True if there was nothing to do."""
+    """Gather the signed envelopes under cosign's tag; return True if there was nothing to do."""
     layers: dict[str, dict[str, Any]] = {}
     tag = f"{_fallback_tag(subject)}.att"
     present = registry.manifest(repository, tag)
-    before = {one["digest"]: one for one in (present.json()["layers"] if present else [])}
+    before = {item["digest"]: item for item in (present.json()["layers"] if present else [])}
     for manifest in tagged.values():
         for layer in manifest.json()["layers"]:
             if layer["mediaType"] == DSSE_TYPE:
@@ -233,7 +241,7 @@ def _mend_cosign(
         "schemaVersion": 2,
         "mediaType": OCI_MANIFEST,
         "config": empty.as_json(),
-        "layers": [one for _, one in sorted((before | layers).items())],
+        "layers": [layer for _, layer in sorted((before | layers).items())],
     }
     put_manifest(registry, repository, tag, _json(gathered))
     return False
@@ -251,7 +259,7 @@ def _referrer(manifest: Manifest) -> Descriptor:
 
 
 def _fallback_tag(digest: str) -> str:
-    """Name the index of referrers (distribution spec 1.1, "Referrers Tag Schema")."""
+    """Return the tag of the index of referrers (distribution spec 1.1, "Referrers Tag Schema")."""
     return digest.replace(":", "-", 1)
 
 

@@ -16,10 +16,10 @@ _KINDS = ("probe", "verdict", "suite", "cell")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """What one asks of evidence.
+    """What the evidence of an image must show.
 
     `driver` is a version or its beginning (`550`, `550.90.07`), `gpu` a model or part of its name
-    (`H100`); both must hold for one and the same host.
+    (`H100`); both must hold for the same host.
     """
 
     probes: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Requirement:
 
 
 def parse_requirement(texts: Sequence[str], *, driver: str = "", gpu: str = "") -> Requirement:
-    """Read `--require KIND=VALUE` options. Raise `InputError` for what is none."""
+    """Read `--require KIND=VALUE` options. Raise `InputError` for an invalid one."""
     found: dict[str, list[str]] = {kind: [] for kind in _KINDS}
     for text in texts:
         kind, equals, value = text.partition("=")
@@ -41,8 +41,8 @@ def parse_requirement(texts: Sequence[str], *, driver: str = "", gpu: str = "") 
             )
         if kind.strip() not in found:
             close = difflib.get_close_matches(kind, _KINDS, n=1)
-            fix = f"did you mean {close[0]}?" if close else f"kinds are: {', '.join(_KINDS)}"
-            raise InputError(f"--require knows no {kind!r}", fix=fix)
+            fix = f"did you mean {close[0]}?" if close else f"use one of {', '.join(_KINDS)}"
+            raise InputError(f"--require has no kind {kind!r}", fix=fix)
         found[kind.strip()].append(value.strip())
     for kind in ("verdict", "suite", "cell"):
         if len(set(found[kind])) > 1:
@@ -58,56 +58,59 @@ def parse_requirement(texts: Sequence[str], *, driver: str = "", gpu: str = "") 
 
 
 def uncovered(requirement: Requirement, evidence: Iterable[PredicateModel]) -> tuple[str, ...]:
-    """Say what the evidence of an image does not cover; empty if it covers all.
+    """List what the evidence of an image does not cover; empty if it covers everything.
 
     Evidence whose verdict is `failed` covers nothing. Without `probe=`, a driver or GPU asks for
     one host where every required probe passed.
     """
-    able = [
-        one
-        for one in evidence
-        if one.cell.verdict is not State.FAILED
-        and (not requirement.suite or one.suite_hash.endswith(requirement.suite))
-        and (not requirement.cell or fnmatchcase(one.cell.id, requirement.cell))
+    usable = [
+        predicate
+        for predicate in evidence
+        if predicate.cell.verdict is not State.FAILED
+        and (not requirement.suite or predicate.suite_hash.endswith(requirement.suite))
+        and (not requirement.cell or fnmatchcase(predicate.cell.id, requirement.cell))
     ]
-    if not able:
+    if not usable:
         asked = " ".join(part for part in (requirement.suite, requirement.cell) if part)
         return (f"no evidence without a failure{' for ' + asked if asked else ''}",)
     missing = []
-    if requirement.verdict and all(one.cell.verdict != requirement.verdict for one in able):
-        said = ", ".join(sorted({str(one.cell.verdict) for one in able}))
-        missing.append(f"the verdict is {said}, not {requirement.verdict}")
-    probes = [probe for one in able for probe in one.cell.probes]
+    verdicts = {str(predicate.cell.verdict) for predicate in usable}
+    if requirement.verdict and requirement.verdict not in verdicts:
+        missing.append(f"the verdict is {', '.join(sorted(verdicts))}, not {requirement.verdict}")
+    probes = [probe for predicate in usable for probe in predicate.cell.probes]
     where = _where(requirement)
     missing += [
-        f"probe {name} has not passed{where}{_instead(name, probes)}"
+        f"probe {name} has not passed{where}{_known_of(name, probes)}"
         for name in requirement.probes
-        if not any(fnmatchcase(one.name, name) and _passed(one, requirement) for one in probes)
+        if not any(
+            fnmatchcase(probe.name, name) and _passed(probe, requirement) for probe in probes
+        )
     ]
     if not requirement.probes and where:
-        missing += _uncovered_host(requirement, able, where)
+        missing += _uncovered_host(requirement, usable, where)
     return tuple(missing)
 
 
-def passes(host: HostRead, requirement: Requirement) -> bool:
-    """Tell whether a host is one that is asked about."""
+def host_matches(host: HostRead, requirement: Requirement) -> bool:
+    """Tell whether a host has the driver and GPU that are asked for."""
     driver, gpu = requirement.driver, requirement.gpu.casefold()
     if driver and not f"{host.driver or ''}.".startswith(f"{driver}."):
         return False
-    return not gpu or any(gpu in one.model.casefold() for one in host.gpus)
+    return not gpu or any(gpu in item.model.casefold() for item in host.gpus)
 
 
 def _passed(probe: ProbeRead, requirement: Requirement) -> bool:
-    return probe.outcome is Outcome.PASS and passes(probe.host, requirement)
+    return probe.outcome is Outcome.PASS and host_matches(probe.host, requirement)
 
 
 def _uncovered_host(
-    requirement: Requirement, able: Sequence[PredicateModel], where: str
+    requirement: Requirement, usable: Sequence[PredicateModel], where: str
 ) -> list[str]:
-    asked = {one.name for each in able for one in each.cell.probes if one.required}
-    passed = {one.name for each in able for one in each.cell.probes if _passed(one, requirement)}
-    lacking = sorted(asked - passed)
-    if not asked or not passed:
+    probes = [probe for predicate in usable for probe in predicate.cell.probes]
+    required = {probe.name for probe in probes if probe.required}
+    passed = {probe.name for probe in probes if _passed(probe, requirement)}
+    lacking = sorted(required - passed)
+    if not required or not passed:
         return [f"nothing was proven{where}"]
     return [f"these have not passed{where}: {', '.join(lacking)}"] if lacking else []
 
@@ -121,18 +124,18 @@ def _where(requirement: Requirement) -> str:
     return f" with {text}" if text else ""
 
 
-def _instead(name: str, probes: Sequence[ProbeRead]) -> str:
-    """Say what is known of a probe, or which name was meant."""
-    same = [one for one in probes if fnmatchcase(one.name, name)]
+def _known_of(name: str, probes: Sequence[ProbeRead]) -> str:
+    """Say how a probe ended, or which name was probably meant."""
+    same = [probe for probe in probes if fnmatchcase(probe.name, name)]
     if same:
-        told = sorted({f"{one.outcome} on {describe_host(one.host)}" for one in same})
-        return f" ({'; '.join(told)})"
-    close = difflib.get_close_matches(name, {one.name for one in probes}, n=1)
+        outcomes = sorted({f"{probe.outcome} on {host_text(probe.host)}" for probe in same})
+        return f" ({'; '.join(outcomes)})"
+    close = difflib.get_close_matches(name, {probe.name for probe in probes}, n=1)
     return f" (did you mean {close[0]}?)" if close else " (the evidence has no such probe)"
 
 
-def describe_host(host: HostRead) -> str:
-    """Return a host in a few words: `docker 20.10, driver 550.90.07, 2 x NVIDIA H100`."""
+def host_text(host: HostRead) -> str:
+    """Return a host in words: `docker 20.10, driver 550.90.07, 2 x NVIDIA H100`."""
     models: dict[str, int] = {}
     for gpu in host.gpus:
         models[gpu.model] = models.get(gpu.model, 0) + 1

@@ -1,4 +1,4 @@
-"""Signatures without a key: the identity that a CI system gives, through sigstore.
+"""Keyless signatures: by the OIDC identity of a CI system, through sigstore.
 
 The bundle is attached as cosign and other tools expect it. Signing and verifying need the network;
 sites without one use a key file (`signing.py`).
@@ -14,9 +14,9 @@ from torchproof.publish.attestation.statement import PAYLOAD_TYPE
 
 
 def sign_keyless(statement: bytes) -> bytes | None:
-    """Sign as the identity that this machine's CI system gives; None where there is none.
+    """Sign as the identity that this machine's CI system provides; None if it provides none.
 
-    Raises `HostError` when there is an identity, and sigstore does not answer or refuses.
+    Raises `HostError` if there is an identity, but sigstore does not answer or refuses it.
     """
     try:
         oidc = importlib.import_module("sigstore.oidc")
@@ -26,7 +26,7 @@ def sign_keyless(statement: bytes) -> bytes | None:
     except Exception as error:  # the library's own and those of what it is built on
         raise HostError(
             f"this machine has an OIDC identity that cannot be used: {type(error).__name__}",
-            fix="let the job ask for an identity token, or sign with --key",
+            fix="give the job permission to request an identity token, or sign with --key",
         ) from error
     if credential is None:
         return None
@@ -46,9 +46,9 @@ def sign_keyless(statement: bytes) -> bytes | None:
 
 
 def open_bundle(data: bytes, identity: str, issuer: str, *, where: str) -> bytes:
-    """Return the statement of a bundle that an identity of an issuer signed.
+    """Return the statement in a bundle, if this identity of this issuer signed it.
 
-    Raises `EvidenceError` if it is not signed so, `HostError` if that cannot be found out here.
+    Raises `EvidenceError` if it did not, `HostError` if that cannot be checked here.
     """
     try:
         models = importlib.import_module("sigstore.models")
@@ -61,15 +61,17 @@ def open_bundle(data: bytes, identity: str, issuer: str, *, where: str) -> bytes
     try:
         bundle = models.Bundle.from_json(data)
     except Exception as error:
-        raise EvidenceError(f"the evidence is no sigstore bundle: {error}", where=where) from error
+        raise EvidenceError(
+            f"the evidence is not a sigstore bundle: {error}", where=where
+        ) from error
     try:
         verifier = verify.Verifier.production()
     except Exception as error:
-        raise HostError(f"sigstore's roots of trust cannot be had: {error}") from error
+        raise HostError(f"cannot get sigstore's trust root: {error}") from error
     try:
         kind, payload = verifier.verify_dsse(bundle, policy)
     except Exception as error:
-        raise EvidenceError(f"the signature does not hold: {error}", where=where) from error
+        raise EvidenceError(f"the signature is not valid: {error}", where=where) from error
     if kind != PAYLOAD_TYPE:
-        raise EvidenceError(f"the bundle holds {kind!r}", where=where)
+        raise EvidenceError(f"the bundle contains {kind!r}, not an in-toto statement", where=where)
     return bytes(payload)

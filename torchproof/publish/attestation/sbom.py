@@ -1,4 +1,4 @@
-"""What is in an image, as a CycloneDX document: wheels with their hashes, the base's packages."""
+"""The contents of an image as a CycloneDX document: wheels with their hashes, Debian packages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMESPACE = uuid.UUID("6f1f3a0e-7a43-5d0e-9b39-5b0f0c6f7d11")
 def make_sbom(image: Image, inside: Inside, lock: Lock | None) -> bytes:
     """Return the document, CycloneDX 1.6 in JSON. Equal images give equal bytes.
 
-    The lock adds the hash of each wheel; what lies in the image beyond the lock is listed too.
+    The lock adds the hash of each wheel; what the image has beyond the lock is listed too.
     """
     hashes = {wheel.name: (wheel.version, wheel.sha256) for wheel in lock.wheels} if lock else {}
     components = [_wheel(name, version, hashes) for name, version in inside.distributions]

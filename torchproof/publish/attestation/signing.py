@@ -44,7 +44,7 @@ class SigningKey:
 
     @property
     def public(self) -> VerifyingKey:
-        """The half that verifies."""
+        """The public half, which verifies."""
         return VerifyingKey(public=self.private.public_key())
 
     def sign(self, payload: bytes) -> bytes:
@@ -54,7 +54,7 @@ class SigningKey:
         envelope = {
             "payloadType": PAYLOAD_TYPE,
             "payload": base64.b64encode(payload).decode(),
-            # No key id: cosign compares it with an id of its own making, and skips what differs.
+            # No key id: cosign compares it with an id that it computes, and skips what differs.
             "signatures": [{"keyid": "", "sig": base64.b64encode(signature).decode()}],
         }
         return json.dumps(envelope, separators=(",", ":")).encode()
@@ -79,7 +79,7 @@ class VerifyingKey:
         return "sha256:" + hashlib.sha256(der).hexdigest()
 
     def verifies(self, envelope: Envelope) -> bool:
-        """Tell whether one of an envelope's signatures is by this key."""
+        """Tell whether this key made one of an envelope's signatures."""
         message = _pae(envelope.payload_type, envelope.payload)
         for signature in envelope.signatures:
             try:
@@ -100,43 +100,46 @@ class Envelope:
 
 
 def open_envelope(data: bytes, *, where: str) -> Envelope:
-    """Decode an envelope without trusting it. Raise `EvidenceError` if it is none."""
+    """Decode an envelope without trusting it. Raise `EvidenceError` if it is not one."""
     try:
         raw = json.loads(data)
         envelope = Envelope(
             payload_type=raw["payloadType"],
             payload=base64.b64decode(raw["payload"], validate=True),
             signatures=tuple(
-                base64.b64decode(one["sig"], validate=True) for one in raw["signatures"]
+                base64.b64decode(item["sig"], validate=True) for item in raw["signatures"]
             ),
         )
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
-        raise EvidenceError(f"the evidence is no DSSE envelope: {error}", where=where) from error
+        raise EvidenceError(f"the evidence is not a DSSE envelope: {error}", where=where) from error
     if envelope.payload_type != PAYLOAD_TYPE:
-        raise EvidenceError(f"the envelope holds {envelope.payload_type!r}", where=where)
+        raise EvidenceError(
+            f"the envelope contains {envelope.payload_type!r}, not an in-toto statement",
+            where=where,
+        )
     return envelope
 
 
 def load_signing_key(path: Path) -> SigningKey:
-    """Read a private key file (PEM, P-256). Raise `InputError` if it is none."""
+    """Read a private key file (PEM, P-256). Raise `InputError` if it is not one."""
     data = _read(path)
     if b"ENCRYPTED SIGSTORE PRIVATE KEY" in data or b"ENCRYPTED COSIGN PRIVATE KEY" in data:
         raise InputError(
-            "this key is encrypted in cosign's own way, which only cosign opens",
+            "this key is encrypted in cosign's own format, which only cosign can open",
             where=str(path),
-            fix=f"{_NEW_KEY}; cosign takes the same key by `cosign import-key-pair`",
+            fix=f"{_NEW_KEY}; `cosign import-key-pair` imports the same key into cosign",
         )
     password = os.environ.get(PASSWORD, "").encode() or None
     try:
         key = serialization.load_pem_private_key(data, password)
     except TypeError as error:
-        asks = "is encrypted" if password is None else "is not encrypted"
+        problem = "is encrypted" if password is None else "is not encrypted"
         raise InputError(
-            f"the key {asks}", where=str(path), fix=f"set or unset {PASSWORD}"
+            f"the key {problem}", where=str(path), fix=f"set or unset {PASSWORD}"
         ) from error
     except ValueError as error:
         raise InputError(
-            "no private key in PEM, or the wrong password", where=str(path), fix=_NEW_KEY
+            "not a private key in PEM, or the wrong password", where=str(path), fix=_NEW_KEY
         ) from error
     if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP256R1):
         raise InputError("the key is not on the curve P-256", where=str(path), fix=_NEW_KEY)
@@ -144,18 +147,18 @@ def load_signing_key(path: Path) -> SigningKey:
 
 
 def load_verifying_key(path: Path) -> VerifyingKey:
-    """Read a public key file (PEM, P-256). Raise `InputError` if it is none."""
+    """Read a public key file (PEM, P-256). Raise `InputError` if it is not one."""
     return parse_verifying_key(_read(path), where=str(path))
 
 
 def parse_verifying_key(data: bytes, *, where: str) -> VerifyingKey:
-    """Read a public key in PEM (P-256). Raise `InputError` if it is none."""
+    """Read a public key in PEM (P-256). Raise `InputError` if it is not one."""
     if b"PRIVATE KEY" in data:
-        raise InputError("this is a private key; verifying takes the public one", where=where)
+        raise InputError("this is a private key; verifying needs the public one", where=where)
     try:
         key = serialization.load_pem_public_key(data)
     except ValueError as error:
-        raise InputError("no public key in PEM", where=where, fix=_NEW_KEY) from error
+        raise InputError("not a public key in PEM", where=where, fix=_NEW_KEY) from error
     if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP256R1):
         raise InputError("the key is not on the curve P-256", where=where, fix=_NEW_KEY)
     return VerifyingKey(public=key)

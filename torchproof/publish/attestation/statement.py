@@ -1,4 +1,4 @@
-"""What is said of an image, for signing: an in-toto statement whose predicate is a cell's report.
+"""What is signed about an image: an in-toto statement whose predicate is a cell of the report.
 
 Formats: in-toto Statement v1 (github.com/in-toto/attestation, spec/v1/statement.md).
 """
@@ -25,7 +25,7 @@ PAYLOAD_TYPE = "application/vnd.in-toto+json"
 
 
 class _Model(BaseModel):
-    # Evidence of a newer version may say more than this one reads; what it reads must be right.
+    # Evidence of a newer version may have more fields than this one reads; those it reads must fit.
     model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
 
 
@@ -81,9 +81,9 @@ class CellRead(_Model):
 class PredicateModel(_Model):
     """What was proven, where. All digests are `sha256:…`; `cell` is the cell of report.json, whole.
 
-    `config` is the digest of the image's configuration, which names every layer by content: a
-    Docker Engine calls it the image's id. `tested` is the digest that the probes ran on, as the
-    report has it: the manifest's or the configuration's. `tags` are all that it may carry.
+    `config` is the digest of the image's configuration, which names every layer by content: Docker
+    Engine calls it the image's id. `tested` is the digest that the probes ran on, according to the
+    report: that of the manifest or the configuration. `tags` are all that the image may have.
     """
 
     schema_: Literal["torchproof/evidence/1"] = Field(alias="schema")
@@ -112,7 +112,7 @@ class StatementModel(_Model):
 class Subject:
     """An image in a registry: `name` is `registry/repository`, digests are `sha256:…`.
 
-    `names` are all digests that mean this image.
+    `names` are all digests that identify this image.
     """
 
     name: str
@@ -132,16 +132,16 @@ def make_statement(
 ) -> bytes:
     """Return the bytes to sign. Equal inputs give equal bytes.
 
-    Raises `EvidenceError` when what was tested is not the image that the statement names.
+    Raises `EvidenceError` if what was tested is not the image that the statement names.
     """
     evidence = cell.evidence
     if evidence is None or evidence.digest not in subject.names:
         tested = evidence.digest if evidence else "nothing"
         raise EvidenceError(
-            f"what was tested is {tested}, and the image is {subject.manifest} "
+            f"what was tested is {tested}, but the image is {subject.manifest} "
             f"(configuration {subject.config})",
             where=cell.id,
-            fix="run the matrix again, and publish its own report",
+            fix="run the matrix again, and publish with that run's report",
         )
     predicate = {
         "schema": PREDICATE_SCHEMA,
@@ -168,20 +168,20 @@ def make_statement(
 
 
 def read_statement(data: bytes, *, where: str) -> StatementModel:
-    """Read a statement; raise `EvidenceError` if it is none of ours."""
+    """Read a statement; raise `EvidenceError` if it is not one of this tool."""
     try:
         return StatementModel.model_validate(json.loads(data))
     except (ValueError, ValidationError) as error:
-        what = error.errors()[0] if isinstance(error, ValidationError) else None
-        said = (
-            f"{'.'.join(str(part) for part in what['loc'])}: {what['msg']}" if what else str(error)
-        )
+        detail = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            detail = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
         raise EvidenceError(
-            f"the evidence is no statement of this tool: {said}", where=where
+            f"the evidence is not a statement of this tool: {detail}", where=where
         ) from error
 
 
 def names_subject(statement: StatementModel, manifest: str) -> bool:
     """Tell whether a statement is about a manifest."""
     algorithm, _, hexadecimal = manifest.partition(":")
-    return any(one.digest.get(algorithm) == hexadecimal for one in statement.subject)
+    return any(item.digest.get(algorithm) == hexadecimal for item in statement.subject)

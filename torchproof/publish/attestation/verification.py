@@ -1,8 +1,8 @@
-"""verify: does an image of a registry carry evidence, is it whole, and what does it say.
+"""verify: does a published image have evidence, is it intact, and what does it say.
 
-Three things can have been altered, and the answer says which: the evidence (bytes that are not what
-their digest or form promises), its signature, or the subject (it speaks of another image, or a tag
-names another image than the one it was given to).
+Three parts can have been altered, and the answer says which: the evidence (its bytes do not match
+their digest or format), its signature, or the subject (the evidence is about another image, or a
+tag names another image than it was given to).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torchproof.publish.attestation.attached import (
     EVIDENCE_TYPES,
     KEY,
     STATEMENT,
-    Found,
+    AttachedArtifact,
     find,
 )
 from torchproof.publish.attestation.coverage import Requirement, uncovered
@@ -38,7 +38,7 @@ from torchproof.registry import Reference, Registry
 
 
 class Part(StrEnum):
-    """What is wrong with a piece of evidence."""
+    """The part of a piece of evidence that is wrong."""
 
     EVIDENCE = "evidence"
     SIGNATURE = "signature"
@@ -47,7 +47,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that is wrong."""
+    """One fault, and the artifact that has it."""
 
     part: Part
     message: str
@@ -56,7 +56,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """One piece of evidence that holds. `signer` says whose signature was checked, and how far."""
+    """One piece of valid evidence. `signer` says whose signature was checked, and how far."""
 
     artifact: str
     statement: StatementModel
@@ -65,7 +65,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """Whose signatures count: a key, or an identity of an issuer. Nothing: those that hold."""
+    """Whose signatures count: a key's, or an identity's of an issuer. If empty: any valid one."""
 
     key: VerifyingKey | None = None
     identity: str = ""
@@ -77,25 +77,25 @@ class Trust:
 
     @property
     def named(self) -> bool:
-        """Tell whether signers are named, so that anything unsigned does not count."""
+        """Tell whether a signer is named, so that unsigned evidence does not count."""
         return self.key is not None or bool(self.identity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What verifying found. It is good if there are proofs, no faults, and nothing is uncovered."""
+    """What `verify` found. It is good if there are proofs, no faults, and nothing is uncovered."""
 
     reference: str
     digest: str
     proofs: tuple[Proof, ...] = ()
     faults: tuple[Fault, ...] = ()
-    others: tuple[str, ...] = ()
+    not_counted: tuple[str, ...] = ()
     """Evidence that does not count, and why: signed by somebody else."""
     uncovered: tuple[str, ...] = ()
 
     @property
     def good(self) -> bool:
-        """Tell whether the image is what its evidence says, and that covers what was asked."""
+        """Tell whether the evidence is valid for the image and covers what was asked."""
         return bool(self.proofs) and not self.faults and not self.uncovered
 
 
@@ -106,171 +106,182 @@ def verify(
     digest = _digest_of(registry, reference)
     image = from_registry(registry, reference.repository, digest)
     if image is None:
-        raise EvidenceError("there is no image here", where=str(reference))
+        raise EvidenceError("there is no such image", where=str(reference))
     proofs: list[Proof] = []
     faults: list[Fault] = []
-    others: list[str] = []
+    not_counted: list[str] = []
     sboms = set()
-    for one in find(registry, reference.repository, digest):
-        if one.problem:
-            faults.append(Fault(part=_part(one), message=one.problem, artifact=one.digest))
-        elif one.media_type == SBOM_TYPE:
-            sboms.add(one.layer)
-        elif one.media_type in EVIDENCE_TYPES:
-            found = _check(one, digest, trust)
-            match found:
+    for artifact in find(registry, reference.repository, digest):
+        if artifact.problem:
+            faults.append(
+                Fault(part=_part(artifact), message=artifact.problem, artifact=artifact.digest)
+            )
+        elif artifact.media_type == SBOM_TYPE:
+            sboms.add(artifact.layer)
+        elif artifact.media_type in EVIDENCE_TYPES:
+            result = _check(artifact, digest, trust)
+            match result:
                 case Proof():
-                    proofs.append(found)
+                    proofs.append(result)
                 case Fault():
-                    faults.append(found)
+                    faults.append(result)
                 case _:
-                    others.append(found)
+                    not_counted.append(result)
     for proof in proofs:
         faults += _check_against_image(proof, image, sboms, reference)
-    missing = uncovered(requirement, [one.statement.predicate for one in proofs]) if proofs else ()
+    missing = (
+        uncovered(requirement, [proof.statement.predicate for proof in proofs]) if proofs else ()
+    )
     if not proofs and not faults:
-        faults.append(Fault(part=Part.EVIDENCE, message=_nothing(others, reference)))
+        faults.append(Fault(part=Part.EVIDENCE, message=_no_evidence(not_counted, reference)))
     return Answer(
         reference=str(reference),
         digest=digest,
         proofs=tuple(proofs),
         faults=tuple(faults),
-        others=tuple(others),
+        not_counted=tuple(not_counted),
         uncovered=missing,
     )
 
 
 def _digest_of(registry: Registry, reference: Reference) -> str:
-    found = registry.manifest(reference.repository, reference.target)
-    if found is None:
+    manifest = registry.manifest(reference.repository, reference.target)
+    if manifest is None:
         raise EvidenceError("there is no such image", where=str(reference))
-    if found.media_type not in INDEXES:
-        return found.digest
-    chosen = pick_platform(found.json())
+    if manifest.media_type not in INDEXES:
+        return manifest.digest
+    chosen = pick_platform(manifest.json())
     if chosen is None:
         raise EvidenceError("the index has no image for linux/amd64", where=str(reference))
     return chosen
 
 
-def _check(one: Found, digest: str, trust: Trust) -> Proof | Fault | str:
+def _check(artifact: AttachedArtifact, digest: str, trust: Trust) -> Proof | Fault | str:
     try:
-        payload, signer = _open(one, trust)
+        payload, signer = _open(artifact, trust)
     except _NotCounted as why:
-        return f"{one.digest}: {why}"
+        return f"{artifact.digest}: {why}"
     except _BadSignature as why:
-        return Fault(part=_part(one), message=str(why), artifact=one.digest)
+        return Fault(part=_part(artifact), message=str(why), artifact=artifact.digest)
     except EvidenceError as error:
-        return Fault(part=Part.EVIDENCE, message=error.message, artifact=one.digest)
+        return Fault(part=Part.EVIDENCE, message=error.message, artifact=artifact.digest)
     try:
-        statement = read_statement(payload, where=one.digest)
+        statement = read_statement(payload, where=artifact.digest)
     except EvidenceError as error:
-        return Fault(part=Part.EVIDENCE, message=error.message, artifact=one.digest)
+        return Fault(part=Part.EVIDENCE, message=error.message, artifact=artifact.digest)
     if not names_subject(statement, digest):
-        about = ", ".join(sorted(each.digest.get("sha256", "?") for each in statement.subject))
+        about = ", ".join(sorted(item.digest.get("sha256", "?") for item in statement.subject))
         return Fault(
             part=Part.SUBJECT,
             message=f"the evidence is about sha256:{about}, not about this image",
-            artifact=one.digest,
+            artifact=artifact.digest,
         )
-    return Proof(artifact=one.digest, statement=statement, signer=signer)
+    return Proof(artifact=artifact.digest, statement=statement, signer=signer)
 
 
-def _part(one: Found) -> Part:
-    """Tell what was altered, by the digest of what was signed; it only helps to find the fault."""
-    if one.foreign:
+def _part(artifact: AttachedArtifact) -> Part:
+    """Return what was altered, by the digest of what was signed. Only a hint for the user."""
+    if artifact.foreign:
         return Part.SUBJECT
     try:
-        payload = open_envelope(one.data, where=one.digest).payload
+        payload = open_envelope(artifact.data, where=artifact.digest).payload
     except EvidenceError:
         return Part.EVIDENCE
-    return Part.EVIDENCE if _altered(one, payload) else Part.SIGNATURE
+    return Part.EVIDENCE if _altered(artifact, payload) else Part.SIGNATURE
 
 
-def _altered(one: Found, payload: bytes) -> bool:
-    promised = one.annotations.get(STATEMENT)
-    return promised is not None and sha256_digest(payload) != promised
+def _altered(artifact: AttachedArtifact, payload: bytes) -> bool:
+    expected = artifact.annotations.get(STATEMENT)
+    return expected is not None and sha256_digest(payload) != expected
 
 
 class _NotCounted(Exception):  # noqa: N818
-    """Evidence by somebody whom nobody asked about."""
+    """Evidence by a signer that was not asked for."""
 
 
 class _BadSignature(Exception):  # noqa: N818
-    """A signature that does not hold."""
+    """An invalid signature."""
 
 
-def _open(one: Found, trust: Trust) -> tuple[bytes, str]:
-    if one.media_type == DSSE_TYPE:
-        return _open_envelope(one, trust)
-    if one.media_type == BUNDLE_TYPE:
+def _open(artifact: AttachedArtifact, trust: Trust) -> tuple[bytes, str]:
+    if artifact.media_type == DSSE_TYPE:
+        return _open_envelope(artifact, trust)
+    if artifact.media_type == BUNDLE_TYPE:
         if not trust.identity:
-            raise _NotCounted("signed by sigstore; say whose with --identity and --issuer")
+            raise _NotCounted("signed by sigstore; name the signer with --identity and --issuer")
         try:
-            payload = open_bundle(one.data, trust.identity, trust.issuer, where=one.digest)
+            payload = open_bundle(
+                artifact.data, trust.identity, trust.issuer, where=artifact.digest
+            )
         except EvidenceError as error:
             raise _BadSignature(error.message) from error
         return payload, f"{trust.identity} ({trust.issuer})"
     if trust.named:
         raise _NotCounted("it is not signed")
-    if _altered(one, one.data):
+    if _altered(artifact, artifact.data):
         raise EvidenceError("its bytes are not those that were attached")
-    return one.data, "nobody: it is not signed"
+    return artifact.data, "nobody: it is not signed"
 
 
-def _open_envelope(one: Found, trust: Trust) -> tuple[bytes, str]:
-    envelope = open_envelope(one.data, where=one.digest)
-    said = one.annotations.get(KEY, "")
+def _open_envelope(artifact: AttachedArtifact, trust: Trust) -> tuple[bytes, str]:
+    envelope = open_envelope(artifact.data, where=artifact.digest)
+    pem = artifact.annotations.get(KEY, "")
     try:
-        named = parse_verifying_key(said.encode(), where=one.digest) if said else None
+        named = parse_verifying_key(pem.encode(), where=artifact.digest) if pem else None
     except TorchproofError as error:
-        raise _BadSignature(f"the key that it names is none: {error.message}") from error
+        raise _BadSignature(f"the key that it names is not valid: {error.message}") from error
     if trust.key is not None:
         if trust.key.verifies(envelope):
             return envelope.payload, f"{trust.key.fingerprint} (the given key)"
         if named is None or named.fingerprint == trust.key.fingerprint:
-            raise _BadSignature("the signature by the given key does not fit the evidence")
+            raise _BadSignature("the signature by the given key does not match the evidence")
         if not named.verifies(envelope):
-            raise _BadSignature("the signature does not fit the evidence, by no key")
+            raise _BadSignature(
+                "the signature matches the evidence with neither the given key nor the named one"
+            )
         raise _NotCounted(f"signed by another key, {named.fingerprint}")
     if trust.identity:
         raise _NotCounted("signed by a key, not by an identity")
     if named is None:
         raise _BadSignature("it names no key, and none was given to check it with")
     if not named.verifies(envelope):
-        raise _BadSignature("the signature does not fit the evidence and the key that it names")
-    return envelope.payload, f"{named.fingerprint} (by its own word; compare, or give --key)"
+        raise _BadSignature("the signature does not match the evidence and the key that it names")
+    return (
+        envelope.payload,
+        f"{named.fingerprint} (the key it names itself: compare it, or give --key)",
+    )
 
 
 def _check_against_image(
     proof: Proof, image: Image, sboms: set[str], reference: Reference
 ) -> list[Fault]:
-    said = proof.statement.predicate
+    predicate = proof.statement.predicate
     faults = []
 
     def fault(part: Part, message: str) -> None:
         faults.append(Fault(part=part, message=message, artifact=proof.artifact))
 
-    if said.config != image.config_digest or said.tested not in image.names:
+    if predicate.config != image.config_digest or predicate.tested not in image.names:
         fault(
             Part.SUBJECT,
-            f"what was tested is {said.tested} (configuration {said.config}), and this image's "
-            f"configuration is {image.config_digest}",
+            f"what was tested is {predicate.tested} (configuration {predicate.config}), but this "
+            f"image's configuration is {image.config_digest}",
         )
-    if said.cell.verdict not in (State.VERIFIED, State.UNPROVEN):
-        fault(Part.EVIDENCE, f"its verdict is {said.cell.verdict}: {said.cell.reason}")
-    if said.sbom not in sboms:
-        fault(Part.EVIDENCE, f"the list of contents that it names, {said.sbom}, is not attached")
+    if predicate.cell.verdict not in (State.VERIFIED, State.UNPROVEN):
+        fault(Part.EVIDENCE, f"its verdict is {predicate.cell.verdict}: {predicate.cell.reason}")
+    if predicate.sbom not in sboms:
+        fault(Part.EVIDENCE, f"the list of contents that it names, {predicate.sbom}, is missing")
     tag = reference.tag
-    if tag and is_ours(tag) and (parse_content(tag) or tag) not in said.tags:
+    if tag and is_ours(tag) and (parse_content(tag) or tag) not in predicate.tags:
         fault(
             Part.SUBJECT,
-            f"the tag {tag} was given to another image: this one is {said.cell.id}",
+            f"the tag {tag} was given to another image: this one is {predicate.cell.id}",
         )
     return faults
 
 
-def _nothing(others: list[str], reference: Reference) -> str:
-    if others:
+def _no_evidence(not_counted: list[str], reference: Reference) -> str:
+    if not_counted:
         return "none of its evidence is by the signer that was asked for"
-    moved = f"; if {reference.tag} once had some, it now names another image"
-    return f"this image carries no evidence{moved if reference.tag else ''}"
+    moved = f"; if {reference.tag} had some before, it now names another image"
+    return f"this image has no evidence{moved if reference.tag else ''}"

@@ -14,13 +14,13 @@ const button = document.getElementById("unfold");
 const cells = () => [...document.querySelectorAll(".cell > details")];
 button.hidden = false;
 button.addEventListener("click", () => {
-  const open = cells().some((one) => !one.open);
-  for (const one of cells()) one.open = open;
+  const open = cells().some((cell) => !cell.open);
+  for (const cell of cells()) cell.open = open;
   button.textContent = open ? "Close all" : "Open all";
 });
 let closed = [];
 addEventListener("beforeprint", () => {
-  closed = all().filter((one) => !one.open);
-  for (const one of closed) one.open = true;
+  closed = all().filter((details) => !details.open);
+  for (const details of closed) details.open = true;
 });
-addEventListener("afterprint", () => { for (const one of closed) one.open = false; });
+addEventListener("afterprint", () => { for (const details of closed) details.open = false; });
