@@ -157,10 +157,9 @@ class Transport:
     def unreachable(self, problem: str, doing: str) -> RegistryError:
         """Explain that all tries failed."""
         return RegistryError(
-            f"{self.registry} did not do it in {self.patience.attempts} tries, while {doing}: "
-            f"{problem}",
-            fix="see whether the registry is up and has space, then run the same command again: "
-            "what it has already is not sent twice",
+            f"{self.registry} failed {self.patience.attempts} times while {doing}: {problem}",
+            fix="check that the registry is up and has space, then run the same command again: "
+            "what it already has is not sent twice",
         )
 
 
