@@ -10,16 +10,10 @@ from packaging.version import Version
 
 from torchproof.errors import InputError
 from torchproof.model.results import State
-from torchproof.upstream.driver_rules import (
-    Driver,
-    Fit,
-    HostAnswer,
-    HostRule,
-    ImageNeeds,
-    will_it_run,
-)
+from torchproof.upstream.driver_rules import will_it_run
 from torchproof.upstream.facts import Facts, cuda_version, minor_of
 from torchproof.upstream.gpus import GpuModel, best_code
+from torchproof.upstream.host_fit import Driver, Fit, HostAnswer, HostRule, ImageNeeds
 
 RANK = (State.VERIFIED, State.UNPROVEN, State.PLANNED)
 """Verdicts that an answer may have, best first; any other state means that there is no image."""

@@ -1,4 +1,4 @@
-"""Domain values → report model, and evidence back again. Pure."""
+"""Values of a run → the models of a report. Pure; `from_report` is the way back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torchproof.model.results import (
     Built,
     Evidence,
     Finding,
-    Gpu,
     Host,
     NotTried,
     ProbeResult,
@@ -30,7 +29,6 @@ from torchproof.report.models import (
     HostModel,
     ImageModel,
     LayerModel,
-    OtherEvidenceModel,
     OverrideModel,
     PolicyModel,
     ProbeModel,
@@ -39,8 +37,8 @@ from torchproof.report.models import (
     SharingModel,
 )
 from torchproof.report.order import order_cells, order_hosts
-from torchproof.upstream.driver_rules import HostRow
-from torchproof.verdict.decide import Policy, RequiredProbe
+from torchproof.upstream.host_fit import HostRow
+from torchproof.verdict.decide import Policy
 
 
 def report_cell(
@@ -104,7 +102,7 @@ def make_report(
     hosts: Sequence[DeclaredHostModel] = (),
     notes: Sequence[str] = (),
 ) -> ReportModel:
-    """Put cells together into one report, in the settled order of reports."""
+    """Put cells together into one report, in the order that all reports have."""
     listed = order_cells(cells)
     machine = host_model(host)
     return ReportModel(
@@ -135,7 +133,7 @@ class DeclaredHost(Protocol):
 def report_hosts(
     hosts: Iterable[DeclaredHost], table: Sequence[HostRow]
 ) -> list[DeclaredHostModel]:
-    """Describe the declared hosts with the answers of `hosts.host_table`."""
+    """Describe the declared hosts with the answers of `driver_rules.host_table`."""
     return [
         DeclaredHostModel(
             name=host.name,
@@ -161,9 +159,9 @@ def report_hosts(
 
 
 def sharing(cells: Iterable[CellModel]) -> SharingModel:
-    """Count the bytes that images share by having equal layers.
+    """Count the bytes that images save by having layers in common.
 
-    A digest is stored once however many images use it; one image twice in the list is one image.
+    A digest is stored once, however many images use it; an image that is listed twice counts once.
     """
     images = {cell.image.digest: cell.image for cell in cells if cell.image}
     layers = [
@@ -212,55 +210,6 @@ def probe_model(probe: ProbeResult, default_host: Host) -> ProbeModel:
         host=host_model(probe.host or default_host),
         required=probe.required,
         log=probe.log,
-    )
-
-
-def evidence_of(model: OtherEvidenceModel) -> Evidence:
-    """Turn evidence of a report back into the value that verdicts are made of."""
-    return Evidence(
-        subject=model.subject,
-        digest=model.digest,
-        suite_hash=model.suite_hash,
-        host=host_of(model.host),
-        at=model.at,
-        audited=model.audited,
-        audit=tuple(
-            Finding(rule=f.rule, level=f.outcome, message=f.message, fix=f.fix, where=f.where)
-            for f in model.audit
-        ),
-        probes=tuple(
-            ProbeResult(
-                name=p.name,
-                outcome=p.outcome,
-                code=p.code,
-                seconds=p.seconds,
-                message=p.message,
-                fix=p.fix,
-                required=p.required,
-                metrics=p.metrics,
-                host=host_of(p.host),
-                log=p.log,
-            )
-            for p in model.probes
-        ),
-    )
-
-
-def host_of(model: HostModel) -> Host:
-    """Turn a host of a report back into a value."""
-    return Host(
-        engine=model.engine,
-        driver=model.driver,
-        gpus=tuple(Gpu(model=g.model, arch=g.arch, memory=g.memory_bytes) for g in model.gpus),
-    )
-
-
-def policy_of(model: PolicyModel) -> Policy:
-    """Turn the policy of a report back into a value."""
-    return Policy(
-        probes=tuple(RequiredProbe(name=p.name, gpus=p.gpus) for p in model.probes),
-        rules=tuple(model.rules),
-        ignored=tuple(model.ignored),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from torchproof.model.results import Level, Outcome, State, SubjectKind
-from torchproof.upstream.driver_rules import Fit
+from torchproof.upstream.host_fit import Fit
 
 SCHEMA_VERSION: Literal["torchproof/report/1"] = "torchproof/report/1"
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from torchproof.model.results import Level, Outcome, State
 from torchproof.report.models import HostModel
-from torchproof.upstream.driver_rules import Fit
+from torchproof.upstream.host_fit import Fit
 
 VERDICTS: Mapping[State, str] = {
     State.VERIFIED: "Every required audit and probe passed, on this digest.",

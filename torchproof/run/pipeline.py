@@ -34,9 +34,10 @@ from torchproof.resolve.relock import Locked, lock_cells
 from torchproof.resolve.resolver import Resolver
 from torchproof.resolve.survey import Surveyed
 from torchproof.run.cell_run import CellRun, Judging, described, verdict_of
-from torchproof.upstream.driver_rules import ImageNeeds, host_table
+from torchproof.upstream.driver_rules import host_table
 from torchproof.upstream.facts import Facts
 from torchproof.upstream.gpus import gpu_table
+from torchproof.upstream.host_fit import ImageNeeds
 from torchproof.verdict.decide import Policy, RequiredProbe, audit_errors
 
 
