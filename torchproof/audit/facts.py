@@ -1,4 +1,4 @@
-"""Facts of an image: what the rules look at. Pure values; `inspect.py` and `imagefs.py` make them.
+"""Facts about an image: what the rules look at. Pure values, which `audit.reading` makes.
 
 Paths are absolute inside the image, normalised, without a trailing slash ("/opt/venv/bin/python").
 """
@@ -17,7 +17,7 @@ from torchproof.model.declared_host import DeclaredHost
 from torchproof.model.platforms import AMD64, find_platform
 
 if TYPE_CHECKING:
-    from torchproof.audit.reading.elf import ElfFacts
+    from torchproof.audit.reading.elf_facts import ElfFacts
     from torchproof.model.cell import Cell
     from torchproof.model.lock import Lock
     from torchproof.model.results import Finding
@@ -60,10 +60,10 @@ class FileEntry:
 class Detail:
     """What was read from one regular file.
 
-    `text` is kept for files that `inspect.keeps_text` names, cut at its limit. `archs` are the
-    architectures with device code ("sm_90", "compute_90" for PTX); `emptied` tells that there was
-    such code and all of it is zeros. `broken` says why the file could
-    not be read as what its name or its first bytes say it is ("is empty").
+    `text` is kept for files that `file_detail.keeps_text` names, cut at its limit. `archs` are the
+    architectures with device code ("sm_90", "compute_90" for PTX); `emptied` is true if there was
+    such code and all of it is zeros. `broken` says why the file cannot be read as what its name or
+    its first bytes say it is ("is empty").
     """
 
     text: str | None = None
@@ -119,7 +119,7 @@ class TextFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedSize:
-    """What an earlier report says of the same cell, in bytes."""
+    """What an earlier report says about the same cell, in bytes."""
 
     size: int
     source: str
@@ -134,7 +134,7 @@ class Subject(StrEnum):
     ROOT = "root"
     """An unpacked root file system."""
     ENVIRONMENT = "environment"
-    """A virtual environment; what lies outside of it is the host's."""
+    """A virtual environment; everything outside it belongs to the host."""
     WHEELS = "wheels"
     """The wheels of a lock, laid out as they would be installed; no operating system below."""
     TEXTS = "texts"
@@ -170,14 +170,14 @@ class ImageFacts:
         return self.config.env if self.config else {}
 
     def entry(self, path: str) -> FileEntry | None:
-        """Return what stands at a path, without following a link at its end."""
+        """Return the entry at a path, without following a link at its end."""
         found = self.files.get(path)
         if found is None and self.outside is not None:
             return self.outside(path)
         return found
 
     def resolve(self, path: str) -> str | None:
-        """Follow all links of a path inside the root, as the kernel would; None if it ends nowhere.
+        """Follow all links of a path inside the root, as the kernel does; None if nothing is there.
 
         A link that climbs above the root stays at the root; a loop leads nowhere.
         """
@@ -214,7 +214,7 @@ class ImageFacts:
         )
 
     def read(self, path: str) -> Detail:
-        """Return what was read from the file a path leads to; `NOTHING` if it is no file."""
+        """Return what was read from the file a path leads to; `NOTHING` if it is not a file."""
         entry = self.lookup(path)
         return self.detail(entry) if entry and entry.kind is FileKind.FILE else NOTHING
 
@@ -233,7 +233,7 @@ class ImageFacts:
         return {parent: tuple(sorted(found)) for parent, found in names.items()}
 
     def listdir(self, path: str) -> tuple[str, ...]:
-        """Return the names in the directory that a path leads to; empty if it is none."""
+        """Return the names in the directory that a path leads to; empty if it is not one."""
         resolved = self.resolve(path)
         return self.children.get(resolved, ()) if resolved else ()
 
@@ -245,7 +245,7 @@ class ImageFacts:
 
     @cached_property
     def elves(self) -> Mapping[str, ElfFacts]:
-        """Every ELF file of the image by path; files that are broken are left out."""
+        """Every ELF file of the image by path; broken files are left out."""
         found = {}
         for entry in self.regular():
             elf = self.detail(entry).elf
@@ -263,7 +263,7 @@ class ImageFacts:
         return tuple(found for found in self.distributions if found.name == name)
 
     def derived(self, make: Callable[[ImageFacts], T]) -> T:
-        """Return `make(self)`, worked out once: for what several rules need."""
+        """Return `make(self)`, computed once: for what several rules need."""
         if make not in self._derived:
             self._derived[make] = make(self)
         found: T = self._derived[make]
@@ -280,7 +280,7 @@ class ImageFacts:
 
     @cached_property
     def cuda(self) -> str | None:
-        """The wheel's name of torch's CUDA as the files say ("cu126", "cpu"); None without torch.
+        """The CUDA of torch as wheels name it ("cu126", "cpu"), from the files; None without torch.
 
         Read from `torch/version.py`; without it, from the local version or from the nvidia wheels.
         """

@@ -56,7 +56,7 @@ def engine_faults() -> Iterator[None]:
         explanation = getattr(error, "explanation", None) or error
         raise HostError(
             f"the container engine does not answer or refuses: {explanation}",
-            fix="see that it runs (`docker version`), then run again: finished cells are kept",
+            fix="check that it runs (`docker version`), run again: finished cells are kept",
         ) from error
 
 

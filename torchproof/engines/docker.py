@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import resource
 import shutil
 import tempfile
 import threading
@@ -22,7 +21,6 @@ from typing import Any
 import docker
 from docker.errors import ImageNotFound
 from docker.models.images import Image
-from docker.types import DeviceRequest, LogConfig, Ulimit
 
 from torchproof._http import redact
 from torchproof._process import RunResult, run_logged, stop_all
@@ -33,27 +31,26 @@ from torchproof.engines.build_context import (
     write_context,
     write_secrets,
 )
+from torchproof.engines.container_options import container_options
 from torchproof.engines.containers import engine_faults, run_container, stop_containers, sweep
 from torchproof.engines.engine import RunSpec
+from torchproof.engines.inspected_image import has_config, name_layers
 from torchproof.engines.installer import index_urls, install_failure
 from torchproof.engines.nvml import read_gpus
 from torchproof.errors import CellError, HostError, TorchproofError
 from torchproof.image.bootstrap import ensure_base
-from torchproof.image.config import image_config
 from torchproof.image.dockerfile import base_ref, render
-from torchproof.image.layers import Plan, make_plan
+from torchproof.image.layers import make_plan
 from torchproof.index.indexes import Indexes
-from torchproof.model.lock import LayerName, Lock
+from torchproof.model.lock import Lock
 from torchproof.model.platforms import find_platform
-from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
+from torchproof.model.results import Built, Host, SubjectKind
 
 REPOSITORY = "localhost/torchproof/cell"
-"""Local images; the registry `localhost` keeps their names from ever meaning a public image."""
+"""Local images; with `localhost` as the registry, a name can never mean a public image."""
 INSTALLER = "localhost/torchproof/installer"
 LOAD_TIMEOUT = 3600
-"""Seconds that an engine may take to unpack an image it is given."""
-EMPTY_LAYER = "sha256:5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef"
-"""sha256 of a tar without members (1024 zero bytes)."""
+"""Seconds that an engine may take to unpack an image."""
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _ENGINE_GONE = re.compile(
     r"Cannot connect to the Docker daemon|error during connect|transport is closing|"
@@ -70,7 +67,7 @@ class DockerEngine:
     """Builds cells as images of a container engine, and runs commands in containers of them."""
 
     copies = 2
-    """The installer's cache in the engine, and the layer."""
+    """A wheel is stored twice: in the installer's cache in the engine, and in the layer."""
 
     def __init__(self, client: docker.DockerClient, cache: Path, indexes: Indexes) -> None:
         self._client = client
@@ -103,14 +100,14 @@ class DockerEngine:
                 image = self._client.images.get(self._ref(lock))
             except ImageNotFound:
                 return None
-            if not _same_config(image.attrs, lock):
+            if not has_config(image.attrs, lock):
                 return None
             return self._built(image, lock, started, reused=True)
 
     def build(self, lock: Lock, *, folder: Path, log: Path) -> Built:
         """Build the image of a cell from its Dockerfile.
 
-        Raises DriftError if the folder's Dockerfile is not what the lock gives, CellError,
+        Raises DriftError if the folder's Dockerfile is not the one that the lock gives, CellError,
         IntegrityError, IndexUnreachableError, HostError.
         """
         started = time.monotonic()
@@ -150,17 +147,18 @@ class DockerEngine:
             return self._built(image, lock, started, reused=False)
 
     def run(self, built: Built, spec: RunSpec) -> RunResult:
-        """Run one command in a new container; stops and removes it, also on Ctrl-C."""
-        return run_container(self._client, built.digest, spec, self._options(spec))
+        """Run one command in a new container, which is always removed, also on Ctrl-C."""
+        options = container_options(spec, podman=self._podman, info=lambda: self._info)
+        return run_container(self._client, built.digest, spec, options)
 
     def load(self, image_id: str, archive: Iterable[bytes]) -> None:
-        """Load an image from Docker's tar archive, unless one of this id is there."""
+        """Load an image from Docker's tar archive, unless the engine already has that id."""
         with engine_faults():
             try:
                 self._client.images.get(image_id)
             except ImageNotFound:
                 patient = docker.from_env(timeout=LOAD_TIMEOUT)
-                # What it posts may be an iterable: the archive is never whole in memory.
+                # An iterable may be posted too: the archive is never whole in memory.
                 patient.images.load(archive)  # type: ignore[arg-type]
                 patient.close()
 
@@ -170,7 +168,7 @@ class DockerEngine:
         stop_containers(self._client)
 
     def free_bytes(self) -> int:
-        """Return the bytes free where the engine keeps images; far too many if it cannot tell."""
+        """Return the free bytes where the engine keeps images; a huge number if not known."""
         root = Path(self._info.get("DockerRootDir") or "/nowhere")
         return shutil.disk_usage(root).free if self._local and root.exists() else 2**62
 
@@ -204,30 +202,8 @@ class DockerEngine:
                 self._client.images.get(reference)
                 return
             tar = ensure_base(lock.base, lock.platform, cache=self._cache, log=log)
-            # Podman hears only of the repository, and takes the tag from there.
+            # Podman reads the repository only, and takes the tag from it.
             self._client.api.import_image_from_file(str(tar), repository=reference)
-
-    def _options(self, spec: RunSpec) -> dict[str, Any]:
-        options: dict[str, Any] = {}
-        if self._podman:
-            options["ulimits"] = _own_limits()
-        else:
-            options["log_config"] = LogConfig(
-                type="json-file", config={"max-size": "64m", "max-file": "1"}
-            )
-        if spec.gpus:
-            options |= self._gpu_options(spec.gpus)
-        return options
-
-    def _gpu_options(self, gpus: tuple[str, ...]) -> dict[str, Any]:
-        """Give GPUs by NVIDIA's toolkit, or by CDI where the engine knows it instead."""
-        names = [f"nvidia.com/gpu={gpu}" for gpu in gpus]
-        if self._podman:
-            return {"devices": names}
-        if "nvidia" not in self._info.get("Runtimes", {}) and self._info.get("CDISpecDirs"):
-            return {"device_requests": [DeviceRequest(driver="cdi", device_ids=names)]}
-        request = DeviceRequest(device_ids=list(gpus), capabilities=[["gpu"]])
-        return {"device_requests": [request]}
 
     def _built(self, image: Image, lock: Lock, started: float, *, reused: bool) -> Built:
         plan = make_plan(lock)
@@ -247,12 +223,12 @@ class DockerEngine:
         if _ENGINE_GONE.search(output):
             return HostError(
                 f"{lock.cell}: the container engine went away during the build",
-                fix="see that it runs (`docker version`), then run again: finished steps are kept",
+                fix="check that it runs (`docker version`), run again: finished steps are kept",
             )
         if f"python{lock.python}: not found" in output:
             return CellError(
                 f"{lock.cell}: the base has no python{lock.python}",
-                fix="take a base that has it, or another `python:` for this cell",
+                fix="use a base that has it, or another `python:` for this cell",
             )
         if _NO_BASE.search(output):
             line = next(line for line in output.splitlines() if _NO_BASE.search(line))
@@ -262,55 +238,3 @@ class DockerEngine:
                 fix="check the registry and its login, or use `bootstrap:` as the base",
             )
         return install_failure(lock, output)
-
-
-def name_layers(
-    digests: list[str], history: list[dict[str, Any]], plan: Plan
-) -> tuple[ImageLayer, ...]:
-    """Name the file-system layers of an image after the layers of its plan.
-
-    `digests` are bottom first, `history` is the engine's (topmost first, steps that change no files
-    among them). What lies below the first step of the plan is the base.
-    """
-    names = {f"requirements=/run/{layer.name}.txt": layer.name for layer in plan.layers}
-    names |= {"-m venv": LayerName.PYTHON, "/etc/passwd": LayerName.CONFIG}
-    steps, base = [], []
-    for entry in reversed(history):
-        by, size = entry.get("CreatedBy") or "", int(entry["Size"])
-        name = next((name for mark, name in names.items() if mark in by), None)
-        if name is not None:
-            steps.append((name, size))
-        elif size and not steps:
-            base.append((LayerName.BASE, size))
-    # BuildKit makes a layer without files of WORKDIR; such a one is config's, wherever it comes.
-    filled = [digest for digest in digests if digest != EMPTY_LAYER]
-    below = len(filled) - len(steps)
-    base = [*base, *[(LayerName.BASE, 0)] * below][:below]
-    named = dict(zip(filled, [*base, *steps], strict=False))
-    return tuple(
-        ImageLayer(name=name, digest=digest, size=size)
-        for digest in digests
-        for name, size in [named.get(digest, (LayerName.CONFIG, 0))]
-    )
-
-
-def _same_config(attributes: Mapping[str, Any], lock: Lock) -> bool:
-    wanted, config = image_config(lock, make_plan(lock)), attributes["Config"]
-    env = dict(item.partition("=")[::2] for item in config.get("Env") or ())
-    return (
-        wanted.env.items() <= env.items()
-        and wanted.labels.items() <= (config.get("Labels") or {}).items()
-        and (config["User"], config["WorkingDir"]) == (wanted.user, wanted.workdir)
-        and tuple(config.get("Cmd") or ()) == wanted.cmd
-        and tuple(config.get("Entrypoint") or ()) == wanted.entrypoint
-    )
-
-
-def _own_limits() -> list[Ulimit]:
-    """Return limits that this machine allows; Podman's defaults may be above them."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    processes = min(resource.getrlimit(resource.RLIMIT_NPROC)[0] % 2**63, 32768)
-    return [
-        Ulimit(name="nofile", soft=files[0], hard=files[1]),
-        Ulimit(name="nproc", soft=processes, hard=processes),
-    ]

@@ -13,8 +13,8 @@ from torchproof.pick.rank import CandidateCell
 from torchproof.report.files import REPORT, read_report
 from torchproof.report.models import CellModel
 from torchproof.upstream.availability import judge
-from torchproof.upstream.driver_rules import ImageNeeds
 from torchproof.upstream.facts import Facts
+from torchproof.upstream.host_fit import ImageNeeds
 
 
 def candidates(

@@ -12,16 +12,10 @@ from torchproof.errors import InputError
 from torchproof.model.platforms import AMD64, ARM64
 from torchproof.model.results import State
 from torchproof.model.versions import cuda_number, cuda_version, minor_of
-from torchproof.upstream.driver_rules import (
-    Driver,
-    Fit,
-    HostAnswer,
-    HostRule,
-    ImageNeeds,
-    will_it_run,
-)
+from torchproof.upstream.driver_rules import will_it_run
 from torchproof.upstream.facts import Facts
 from torchproof.upstream.gpus import GpuModel, best_code
+from torchproof.upstream.host_fit import Driver, Fit, HostAnswer, HostRule, ImageNeeds
 
 RANK = (State.VERIFIED, State.UNPROVEN, State.PLANNED)
 """Verdicts that a picked cell may have, best first; any other state means there is no image."""

@@ -56,6 +56,16 @@ def stored_credentials(registry: str) -> Credentials | None:
     return Credentials(username=username, password=password, identity_token=token)
 
 
+def pull_scopes(repository: str) -> tuple[str, ...]:
+    """Return the scopes that reading a repository needs."""
+    return (f"repository:{repository}:pull",)
+
+
+def push_scopes(repository: str) -> tuple[str, ...]:
+    """Return the scopes that writing to a repository needs."""
+    return (f"repository:{repository}:pull,push",)
+
+
 class Authenticator:
     """Answers a registry's 401 challenges; keeps one header for each set of scopes.
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
-
-from torchproof._http import failure_text
 from torchproof.errors import IntegrityError
 from torchproof.model.digests import sha256_digest
-from torchproof.registry.auth import Credentials
+from torchproof.registry.auth import Credentials, pull_scopes, push_scopes
 from torchproof.registry.descriptor import (
     DOCKER_MANIFEST,
     DOCKER_MANIFEST_LIST,
@@ -21,8 +17,9 @@ from torchproof.registry.descriptor import (
     OCI_MANIFEST,
     Descriptor,
 )
+from torchproof.registry.download import blob_size, read_blob
 from torchproof.registry.manifest import Manifest
-from torchproof.registry.transport import RETRIED, Patience, Transport, describe
+from torchproof.registry.transport import Patience, Transport
 from torchproof.registry.upload import Uploader
 
 ACCEPTED = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_MANIFEST_LIST))
@@ -33,7 +30,7 @@ class Registry:
 
     Credentials are Docker's stored ones unless given. Loopback hosts speak plain HTTP unless
     `plain_http` says otherwise. All methods raise `RegistryError` when the registry refuses or
-    does not answer after retries, `IntegrityError` when bytes are not what was promised.
+    still does not answer after retries, `IntegrityError` when bytes are not what was promised.
     """
 
     def __init__(
@@ -71,7 +68,7 @@ class Registry:
         self._transport.close()
 
     def stop(self) -> None:
-        """Make all running uploads and waits of this client end soon, with `RegistryError`."""
+        """End all running uploads and waits of this client soon, with `RegistryError`."""
         self._transport.stop.set()
 
     @property
@@ -80,64 +77,23 @@ class Registry:
         return self._uploader.sent
 
     def ping(self) -> None:
-        """Ask whether this is a registry and lets us in (`GET /v2/`)."""
+        """Ask whether this is a registry that admits us (`GET /v2/`)."""
         self._transport.request("GET", "/v2/", doing="asking for its API")
 
     def blob_size(self, repository: str, digest: str) -> int | None:
         """Return a blob's size in bytes if the repository has it, else None."""
-        response = self._transport.request(
-            "HEAD",
-            f"/v2/{repository}/blobs/{digest}",
-            scopes=_pull(repository),
-            accept=(200, 404),
-            doing=f"looking for blob {digest}",
-        )
-        if response.status_code == 404:
-            return None
-        return int(response.headers.get("Content-Length", "0"))
+        return blob_size(self._transport, repository, digest)
 
     def read_blob(self, repository: str, digest: str) -> Iterator[bytes]:
-        """Yield a blob in pieces; resumes by range when cut, checks the digest at the end."""
-        done, tries = 0, 0
-        hasher = hashlib.sha256()
-        url, scopes = f"/v2/{repository}/blobs/{digest}", _pull(repository)
-        self.blob_size(repository, digest)  # answers the authentication challenge
-        while True:
-            problem = ""
-            try:
-                headers = {"Range": f"bytes={done}-"} if done else {}
-                with self._transport.stream("GET", url, scopes=scopes, headers=headers) as response:
-                    if response.status_code in RETRIED:
-                        problem = describe(response)
-                    elif response.status_code not in (200, 206):
-                        raise self._transport.refusal(response, f"reading blob {digest}")
-                    else:
-                        skip = done if response.status_code == 200 else 0
-                        for chunk in response.iter_raw(1 << 20):
-                            piece, skip = chunk[skip:], max(0, skip - len(chunk))
-                            hasher.update(piece)
-                            done += len(piece)
-                            yield piece
-            except httpx.TransportError as error:
-                problem = failure_text(error)
-            if not problem:
-                break
-            tries += 1
-            if tries >= self._transport.patience.attempts:
-                raise self._transport.unreachable(problem, f"reading blob {digest}")
-            self._transport.pause(tries, None)
-        if f"sha256:{hasher.hexdigest()}" != digest:
-            raise IntegrityError(
-                f"{self.host} sent {done} bytes with digest sha256:{hasher.hexdigest()} "
-                f"for blob {digest} of {repository}"
-            )
+        """Yield a blob in pieces; resumed by range when cut, its digest checked at the end."""
+        return read_blob(self._transport, repository, digest)
 
     def mount(self, repository: str, digest: str, source: str) -> bool:
-        """Make a blob of another repository of this registry appear here; False if it cannot."""
+        """Mount a blob from another repository of this registry; False if the registry refuses."""
         return self._uploader.mount(repository, digest, source)
 
     def push_blob(self, repository: str, data: bytes, *, media_type: str) -> Descriptor:
-        """Push a blob that fits in memory, unless it is there."""
+        """Push a blob that fits in memory, unless the repository already has it."""
         digest = sha256_digest(data)
         if self.blob_size(repository, digest) is None:
             self._uploader.push(repository, lambda: iter((data,)), digest=digest, size=len(data))
@@ -151,11 +107,11 @@ class Registry:
         digest: str | None = None,
         size: int | None = None,
     ) -> tuple[str, int]:
-        """Push a blob while it is made; return its digest and size.
+        """Push a blob while it is being made; return its digest and size.
 
         `open_source` starts the bytes from the beginning, and is called again when an upload is
-        cut, so it must give the same bytes each time. With `digest` (and `size`) known, other
-        bytes are an `IntegrityError` and never become a blob. Nothing is buffered.
+        cut, so it must give the same bytes each time. If `digest` (and `size`) is given, other
+        bytes raise `IntegrityError` and never become a blob. Nothing is buffered.
         """
         return self._uploader.push(repository, open_source, digest=digest, size=size)
 
@@ -164,7 +120,7 @@ class Registry:
         response = self._transport.request(
             "GET",
             f"/v2/{repository}/manifests/{target}",
-            scopes=_pull(repository),
+            scopes=pull_scopes(repository),
             headers={"Accept": ACCEPTED},
             accept=(200, 404),
             doing=f"reading the manifest {repository}:{target}",
@@ -183,11 +139,11 @@ class Registry:
         return found
 
     def manifest_digest(self, repository: str, target: str) -> str | None:
-        """Return the digest a tag points to, by a HEAD; None if there is no such tag."""
+        """Return the digest that a tag points to (HEAD); None if there is no such tag."""
         response = self._transport.request(
             "HEAD",
             f"/v2/{repository}/manifests/{target}",
-            scopes=_pull(repository),
+            scopes=pull_scopes(repository),
             headers={"Accept": ACCEPTED},
             accept=(200, 404),
             doing=f"looking for the manifest {repository}:{target}",
@@ -212,7 +168,7 @@ class Registry:
         response = self._transport.request(
             "PUT",
             f"/v2/{repository}/manifests/{target}",
-            scopes=_push(repository),
+            scopes=push_scopes(repository),
             headers={"Content-Type": media_type},
             content=data,
             accept=(200, 201, 202),
@@ -234,11 +190,11 @@ class Registry:
     def referrers(
         self, repository: str, digest: str, artifact_type: str | None = None
     ) -> tuple[Descriptor, ...]:
-        """List what refers to a manifest, by the referrers API or the fallback tag."""
+        """List what refers to a manifest, from the referrers API or the fallback tag."""
         response = self._transport.request(
             "GET",
             f"/v2/{repository}/referrers/{digest}",
-            scopes=_pull(repository),
+            scopes=pull_scopes(repository),
             headers={"Accept": OCI_INDEX},
             accept=(200, 400, 404, 405),
             doing=f"listing the referrers of {digest}",
@@ -263,7 +219,7 @@ class Registry:
             response = self._transport.request(
                 "GET",
                 url,
-                scopes=_pull(repository),
+                scopes=pull_scopes(repository),
                 accept=(200, 404),
                 doing=f"listing the tags of {repository}",
             )
@@ -297,14 +253,6 @@ class Registry:
         one = Manifest(media_type=OCI_MANIFEST, data=data).referrer()
         index["manifests"].append(one.as_json())
         self.put_manifest(repository, tag, json.dumps(index).encode(), media_type=OCI_INDEX)
-
-
-def _pull(repository: str) -> tuple[str, ...]:
-    return (f"repository:{repository}:pull",)
-
-
-def _push(repository: str) -> tuple[str, ...]:
-    return (f"repository:{repository}:pull,push",)
 
 
 def _fallback_tag(digest: str) -> str:

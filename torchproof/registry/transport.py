@@ -157,9 +157,9 @@ class Transport:
     def unreachable(self, problem: str, doing: str) -> RegistryError:
         """Explain that all tries failed."""
         return RegistryError(
-            f"{self.registry}: all {self.patience.attempts} tries failed while {doing}: {problem}",
+            f"{self.registry} failed {self.patience.attempts} times while {doing}: {problem}",
             fix="check that the registry is up and has space, then run the same command again: "
-            "nothing is sent twice",
+            "what it already has is not sent twice",
         )
 
 

@@ -10,6 +10,7 @@ import httpx
 
 from torchproof._http import failure_text
 from torchproof.errors import IntegrityError, RegistryError
+from torchproof.registry.auth import push_scopes
 from torchproof.registry.transport import RETRIED, Transport, describe
 
 # 401: the token expired between two requests; the challenge is answered and the bytes sent again.
@@ -92,7 +93,7 @@ class Uploader:
         response = self._transport.request(
             "POST",
             f"/v2/{repository}/blobs/uploads/",
-            scopes=_scopes(repository),
+            scopes=push_scopes(repository),
             accept=(202,),
             doing=doing,
         )
@@ -101,7 +102,7 @@ class Uploader:
     def _received(self, repository: str, location: str) -> int | None:
         """Ask how many bytes of an upload arrived; None if it cannot be resumed."""
         try:
-            response = self._transport.once("GET", location, scopes=_scopes(repository))
+            response = self._transport.once("GET", location, scopes=push_scopes(repository))
         except httpx.TransportError:
             return None
         first, dash, last = response.headers.get("Range", "").removeprefix("bytes=").partition("-")
@@ -117,14 +118,14 @@ class Uploader:
         return self._transport.once(
             "PATCH",
             location,
-            scopes=_scopes(repository),
+            scopes=push_scopes(repository),
             headers=headers,
             content=iter(stream),
         )
 
     def _finish(self, repository: str, location: str, digest: str) -> httpx.Response:
         url = str(httpx.URL(location).copy_merge_params({"digest": digest}))
-        return self._transport.once("PUT", url, scopes=_scopes(repository))
+        return self._transport.once("PUT", url, scopes=push_scopes(repository))
 
     def _confirm(self, response: httpx.Response, digest: str) -> None:
         stored = response.headers.get("Docker-Content-Digest", digest)
@@ -135,7 +136,7 @@ class Uploader:
 
     def _cancel(self, repository: str, location: str) -> None:
         try:
-            self._transport.once("DELETE", location, scopes=_scopes(repository))
+            self._transport.once("DELETE", location, scopes=push_scopes(repository))
         except httpx.TransportError:
             return  # the registry drops abandoned uploads itself
 
@@ -201,7 +202,3 @@ class _Hashed:
             f"{self._wanted} and {self._wanted_size} bytes",
             fix="delete the recorded layer facts (layers.yaml, the cache) and build again",
         )
-
-
-def _scopes(repository: str) -> tuple[str, ...]:
-    return (f"repository:{repository}:pull,push",)

@@ -1,4 +1,4 @@
-"""Domain values → report models, and evidence back again. Pure."""
+"""Values of a run → the models of a report. Pure; `from_report` is the way back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torchproof.model.results import (
     Built,
     Evidence,
     Finding,
-    Gpu,
     Host,
     NotTried,
     ProbeResult,
@@ -30,7 +29,6 @@ from torchproof.report.models import (
     HostModel,
     ImageModel,
     LayerModel,
-    OtherEvidenceModel,
     OverrideModel,
     PolicyModel,
     ProbeModel,
@@ -39,8 +37,8 @@ from torchproof.report.models import (
     SharingModel,
 )
 from torchproof.report.order import order_cells, order_hosts
-from torchproof.upstream.driver_rules import HostRow
-from torchproof.verdict.policy import Policy, RequiredProbe
+from torchproof.upstream.host_fit import HostRow
+from torchproof.verdict.policy import Policy
 
 
 def report_cell(
@@ -199,55 +197,6 @@ def probe_model(probe: ProbeResult, default_host: Host) -> ProbeModel:
         host=host_model(probe.host or default_host),
         required=probe.required,
         log=probe.log,
-    )
-
-
-def evidence_of(model: OtherEvidenceModel) -> Evidence:
-    """Convert evidence in a report back to the value that is judged."""
-    return Evidence(
-        subject=model.subject,
-        digest=model.digest,
-        suite_hash=model.suite_hash,
-        host=host_of(model.host),
-        at=model.at,
-        audited=model.audited,
-        audit=tuple(
-            Finding(rule=f.rule, level=f.outcome, message=f.message, fix=f.fix, where=f.where)
-            for f in model.audit
-        ),
-        probes=tuple(
-            ProbeResult(
-                name=p.name,
-                outcome=p.outcome,
-                code=p.code,
-                seconds=p.seconds,
-                message=p.message,
-                fix=p.fix,
-                required=p.required,
-                metrics=p.metrics,
-                host=host_of(p.host),
-                log=p.log,
-            )
-            for p in model.probes
-        ),
-    )
-
-
-def host_of(model: HostModel) -> Host:
-    """Convert a host in a report back to its value."""
-    return Host(
-        engine=model.engine,
-        driver=model.driver,
-        gpus=tuple(Gpu(model=g.model, arch=g.arch, memory=g.memory_bytes) for g in model.gpus),
-    )
-
-
-def policy_of(model: PolicyModel) -> Policy:
-    """Convert a policy in a report back to its value."""
-    return Policy(
-        probes=tuple(RequiredProbe(name=p.name, gpus=p.gpus) for p in model.probes),
-        rules=tuple(model.rules),
-        ignored=tuple(model.ignored),
     )
 
 

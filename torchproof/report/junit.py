@@ -6,7 +6,7 @@ from xml.etree import ElementTree as Xml
 
 from torchproof.model.results import Level, Outcome, State
 from torchproof.report import words
-from torchproof.report.convert import policy_of
+from torchproof.report.from_report import policy_of
 from torchproof.report.models import CellModel, FindingModel, ProbeModel, ReportModel
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from torchproof.model.results import NotTried, Outcome, State, SubjectKind
 from torchproof.report import words
-from torchproof.report.convert import evidence_of, policy_of, sharing
+from torchproof.report.convert import sharing
+from torchproof.report.from_report import evidence_of, policy_of
 from torchproof.report.models import (
     CellModel,
     EvidenceModel,

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from torchproof.model.platforms import AMD64
 from torchproof.model.results import Level, Outcome, State, SubjectKind
-from torchproof.upstream.driver_rules import Fit
+from torchproof.upstream.host_fit import Fit
 
 SCHEMA_VERSION: Literal["torchproof/report/1"] = "torchproof/report/1"
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")

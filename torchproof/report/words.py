@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from torchproof.model.results import MEANINGS, Level, Outcome, State
 from torchproof.report.models import HostModel
-from torchproof.upstream.driver_rules import Fit
+from torchproof.upstream.host_fit import Fit
 
 VERDICTS: Mapping[State, str] = {
     state: f"{meaning[0].upper()}{meaning[1:]}."

@@ -34,9 +34,10 @@ from torchproof.resolve.relock import Locked, lock_cells
 from torchproof.resolve.resolver import Resolver
 from torchproof.resolve.survey import SurveyedCell
 from torchproof.run.cell_run import CellRun, VerdictContext, cell_model, verdict_of
-from torchproof.upstream.driver_rules import ImageNeeds, host_table
+from torchproof.upstream.driver_rules import host_table
 from torchproof.upstream.facts import Facts
 from torchproof.upstream.gpus import gpu_table
+from torchproof.upstream.host_fit import ImageNeeds
 from torchproof.verdict.decide import audit_errors
 from torchproof.verdict.policy import Policy, RequiredProbe
 

@@ -1,120 +1,30 @@
 """Will an image run on a host: its CUDA and device code against a driver and a GPU. Pure.
 
 Sources of the rules: NVIDIA, CUDA Compatibility (docs.nvidia.com/deploy/cuda-compatibility), and
-CUDA C++ Programming Guide (binary and PTX compatibility); versions come from facts/*.yaml.
+CUDA C++ Programming Guide (binary and PTX compatibility); versions come from data/*.yaml.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
-from torchproof.errors import InputError
 from torchproof.model.declared_host import DeclaredHost
-from torchproof.model.platforms import AMD64, ARM64
+from torchproof.model.platforms import ARM64
 from torchproof.model.versions import cuda_version
 from torchproof.upstream.facts import Facts
 from torchproof.upstream.gpus import DeviceCode, Forward, GpuModel, GpuTable, best_code
+from torchproof.upstream.host_fit import (
+    Driver,
+    Fit,
+    HostAnswer,
+    HostRow,
+    HostRule,
+    ImageNeeds,
+    parse_driver,
+)
 
 COMPATIBILITY = "NVIDIA CUDA Compatibility, docs.nvidia.com/deploy/cuda-compatibility"
 GUIDE = "NVIDIA CUDA C++ Programming Guide, binary and PTX compatibility"
-
-
-class Fit(StrEnum):
-    """Whether an image runs on a host."""
-
-    YES = "yes"
-    MINOR = "by minor-version compatibility"
-    FORWARD = "needs forward compatibility"
-    NO = "no"
-    UNKNOWN = "unknown"
-    """The host declares neither driver nor GPU."""
-
-
-class HostRule(StrEnum):
-    """Which rule decided."""
-
-    DEVICE_CODE = "device code"
-    PLATFORM = "platform"
-    DRIVER_KNOWS_GPU = "driver and GPU"
-    TOOLKIT_DRIVER = "toolkit driver"
-    MINOR_VERSION = "minor-version compatibility"
-    PTX_COMPILER = "PTX needs the driver's compiler"
-    FORWARD = "forward compatibility"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
-    """A driver version. `text` is as given; missing parts count as the oldest of the branch."""
-
-    text: str
-    numbers: tuple[int, ...]
-
-    @property
-    def branch(self) -> int:
-        """550 for 550.90.07."""
-        return self.numbers[0]
-
-    def __ge__(self, other: Driver) -> bool:
-        return self.numbers >= other.numbers
-
-    def __lt__(self, other: Driver) -> bool:
-        return self.numbers < other.numbers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageNeeds:
-    """What decides where an image runs.
-
-    `archs` is the device code that all CUDA libraries of torch share (`sm_90`, `compute_120`);
-    `archs_from` says where it was read ("device code in the image", "published").
-    """
-
-    cell: str
-    cuda: str
-    platform: str = AMD64
-    archs: tuple[str, ...] = ()
-    archs_from: str = "published"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostAnswer:
-    """The answer for one image on one host. `change` lists what would make it run."""
-
-    fit: Fit
-    rule: HostRule | None
-    reason: str
-    source: str
-    change: tuple[str, ...] = ()
-
-    @property
-    def runs(self) -> bool:
-        """Whether the image runs there as it is."""
-        return self.fit in (Fit.YES, Fit.MINOR)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRow:
-    """One image of the table: its answers by host name, in the order of the hosts."""
-
-    cell: str
-    answers: tuple[tuple[str, HostAnswer], ...]
-
-
-def parse_driver(text: str) -> Driver:
-    """Read `550.90.07`, `550.90` or a branch (`550`, `R550`), which means its oldest release.
-
-    Raises InputError for anything else.
-    """
-    match = re.fullmatch(r"[Rr]?(\d{3,4})|(\d{3,4})\.(\d{1,3})(?:\.(\d{1,3}))?", text.strip())
-    if match is None:
-        raise InputError(
-            f"{text!r} is not a driver version",
-            fix="give what `nvidia-smi` prints, like 535.104.05, or a branch like R550",
-        )
-    return Driver(text=text.strip(), numbers=tuple(int(part) for part in match.groups() if part))
 
 
 def host_table(
@@ -122,7 +32,7 @@ def host_table(
 ) -> tuple[HostRow, ...]:
     """Answer for every image on every declared host.
 
-    Raises InputError for a host with an unknown GPU or a driver that is no version.
+    Raises InputError for a host with an unknown GPU, or a driver that is not a version.
     """
     known = [
         (
@@ -146,7 +56,7 @@ def host_table(
 def will_it_run(
     image: ImageNeeds, driver: Driver | None, gpu: GpuModel | None, facts: Facts
 ) -> HostAnswer:
-    """Answer for one image on one host; what is not known (None) is not judged."""
+    """Answer for one image on one host; what is unknown (None) is not judged."""
     if driver is None and gpu is None:
         return HostAnswer(
             fit=Fit.UNKNOWN,
@@ -172,7 +82,7 @@ def will_it_run(
 
 
 def _device_code(image: ImageNeeds, gpu: GpuModel) -> DeviceCode | HostAnswer | None:
-    """Return the code that the GPU would execute, None if not known, or a refusal."""
+    """Return the code that the GPU would run, None if it is unknown, or a refusal."""
     if gpu.cpu == "arm64" and image.platform != ARM64:
         return HostAnswer(
             fit=Fit.NO,
@@ -203,7 +113,7 @@ def _driver_knows(driver: Driver, gpu: GpuModel) -> HostAnswer | None:
         return HostAnswer(
             fit=Fit.NO,
             rule=HostRule.DRIVER_KNOWS_GPU,
-            reason=f"driver {driver.text} does not know {arch.label}: the first that does is "
+            reason=f"driver {driver.text} does not support {arch.label}: the first that does is "
             f"{arch.first_driver}",
             source="NVIDIA CUDA release notes",
             change=(f"driver {arch.first_driver} or newer",),
@@ -212,8 +122,8 @@ def _driver_knows(driver: Driver, gpu: GpuModel) -> HostAnswer | None:
         return HostAnswer(
             fit=Fit.NO,
             rule=HostRule.DRIVER_KNOWS_GPU,
-            reason=f"driver {driver.text} has no support for {arch.label}: the last branch that "
-            f"had is R{arch.last_branch}",
+            reason=f"driver {driver.text} no longer supports {arch.label}: the last branch that "
+            f"did is R{arch.last_branch}",
             source="NVIDIA Unix driver notes",
             change=(f"a driver of branch R{arch.last_branch}",),
         )
@@ -259,7 +169,7 @@ def _driver_and_cuda(
     return HostAnswer(
         fit=Fit.MINOR,
         rule=HostRule.MINOR_VERSION,
-        reason=f"driver {driver.text} is older than CUDA {cuda}'s own ({native or 'not known'}), "
+        reason=f"driver {driver.text} is older than CUDA {cuda}'s own ({native or 'unknown'}), "
         f"but at least {floor}: every CUDA {cuda.split('.')[0]}.x runs, without features of newer "
         f"drivers and without compiling CUDA {cuda} PTX{serves}",
         source=COMPATIBILITY,
@@ -290,7 +200,7 @@ def _forward(cuda: str, why: str, gpu: GpuModel | None, *, wanted: str) -> HostA
         rule=HostRule.FORWARD,
         reason=f"{why}; {may} use forward compatibility ({package})",
         source=COMPATIBILITY,
-        change=(wanted, f"{package} put before the driver's libcuda at start on that host"),
+        change=(wanted, f"{package} loaded before the driver's libcuda on that host"),
     )
 
 
@@ -298,7 +208,7 @@ def _serves(image: ImageNeeds, gpu: GpuModel | None, code: DeviceCode | None) ->
     if gpu is None:
         return ""
     if code is None:
-        return f"; the device code for {gpu.label} is not known"
+        return f"; the device code for {gpu.label} is unknown"
     kind = "PTX" if code.ptx else "binary code"
     return f"; {gpu.label} runs its {kind} {code.entry} ({image.archs_from})"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchproof.audit.catalogue import RULES
 from torchproof.audit.facts import Detail, FileEntry, FileKind, ImageFacts, RunConfig
-from torchproof.audit.reading.elf import ElfFacts
+from torchproof.audit.reading.elf_facts import ElfFacts
 from torchproof.model.results import Finding
 
 SITE = "/opt/venv/lib/python3.11/site-packages"

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tests.unit.audit.audit_files import SITE, Content, Link, facts_of, findings, wheel
 from torchproof.audit.facts import Detail, ImageFacts, RunConfig, Subject
-from torchproof.audit.reading.elf import ElfFacts, Symbol
+from torchproof.audit.reading.elf_facts import ElfFacts, Symbol
 from torchproof.model.cell import Cell
 from torchproof.model.declared_host import DeclaredHost
 from torchproof.model.lock import LayerName, Lock, LockedBase, LockedWheel

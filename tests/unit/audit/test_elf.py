@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchproof.audit.facts import FileEntry
-from torchproof.audit.reading.elf import ElfFacts, parse_elf, sections
+from torchproof.audit.reading.elf_facts import ElfFacts, parse_elf
+from torchproof.audit.reading.elf_file import sections
 from torchproof.audit.reading.file_detail import inspect
 
 LIBRARIES = sorted(Path(sysconfig.get_path("stdlib")).glob("lib-dynload/*.so"))[:12]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.audit.audit_files import SITE, Content, facts_of, findings, wheel
 from torchproof.audit.facts import Detail, ImageFacts, RunConfig
-from torchproof.audit.reading.elf import ElfFacts
+from torchproof.audit.reading.elf_facts import ElfFacts
 from torchproof.model.results import Finding, Level
 
 TORCH = f"{SITE}/torch/lib/libtorch_cuda.so"

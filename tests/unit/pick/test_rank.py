@@ -9,9 +9,9 @@ from torchproof.cli import main
 from torchproof.errors import InputError
 from torchproof.model.results import State
 from torchproof.pick.rank import CandidateCell, Picked, PickRequest, check_python, check_torch, pick
-from torchproof.upstream.driver_rules import Fit, ImageNeeds, parse_driver
 from torchproof.upstream.facts import load_facts
 from torchproof.upstream.gpus import gpu_table
+from torchproof.upstream.host_fit import Fit, ImageNeeds, parse_driver
 
 FACTS = load_facts()
 MATRIX = """\

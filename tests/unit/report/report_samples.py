@@ -23,7 +23,7 @@ from torchproof.model.results import (
 )
 from torchproof.report.convert import make_report, report_cell
 from torchproof.report.models import AnswerModel, CellModel, DeclaredHostModel, ReportModel
-from torchproof.upstream.driver_rules import Fit, HostRule
+from torchproof.upstream.host_fit import Fit, HostRule
 from torchproof.verdict.decide import decide, from_error
 from torchproof.verdict.policy import Policy, RequiredProbe
 

@@ -5,17 +5,10 @@ from dataclasses import dataclass
 import pytest
 
 from torchproof.errors import InputError
-from torchproof.upstream.driver_rules import (
-    Fit,
-    HostAnswer,
-    HostRule,
-    ImageNeeds,
-    host_table,
-    parse_driver,
-    will_it_run,
-)
+from torchproof.upstream.driver_rules import host_table, will_it_run
 from torchproof.upstream.facts import load_facts
 from torchproof.upstream.gpus import gpu_table
+from torchproof.upstream.host_fit import Fit, HostAnswer, HostRule, ImageNeeds, parse_driver
 
 FACTS = load_facts()
 TABLE = gpu_table()
@@ -147,7 +140,7 @@ def test_a_driver_alone_is_judged_by_the_driver() -> None:
 def test_unknown_device_code_is_said_and_not_taken_for_none() -> None:
     answer = ask("cu128", (), "570.26", "A100")
     assert answer.fit is Fit.YES
-    assert "not known" in answer.reason
+    assert "is unknown" in answer.reason
 
 
 @dataclass

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Final
 
 from torchproof.audit.facts import ImageFacts
-from torchproof.audit.reading.elf import ElfFacts
+from torchproof.audit.reading.elf_facts import ElfFacts
 
 DRIVER_LIBRARIES: Final = (
     "libcuda.so.1",

@@ -10,7 +10,7 @@ from typing import Final
 
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.model.loader import Loaded, Loader, Process
-from torchproof.audit.reading.elf import Symbol
+from torchproof.audit.reading.elf_facts import Symbol
 
 EXTENSION: Final = re.compile(r"\.(cpython-\d+\w*|abi3|pypy\d+)[\w-]*\.so$")
 SITE: Final = re.compile(

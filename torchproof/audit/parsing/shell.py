@@ -1,133 +1,42 @@
 """Shell text → simple commands, for rules that read RUN lines and job scripts. Pure; runs nothing.
 
-Not a shell: it expands nothing, and takes every branch. That is what a check needs: each command
-that may run, with the words as written, the line, and what it is piped from or redirected to.
+Not a shell: it expands nothing and follows every branch. That is what a check needs: each command
+that may run, with its words as written, its line, and what it is piped from or redirected to.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
-_KEYWORDS = frozenset(
-    {"if", "then", "else", "elif", "fi", "do", "done", "while", "until", "!", "{", "}", "time"}
-)
-_WRAPPERS: Mapping[str, frozenset[str]] = {
-    "sudo": frozenset({"-u", "-g", "-C", "-D", "-h", "-p", "-R", "-T"}),
-    "env": frozenset({"-u", "-C", "-S"}),
-    "exec": frozenset({"-a"}),
-    "nohup": frozenset(),
-    "command": frozenset(),
-    "nice": frozenset({"-n"}),
-    "ionice": frozenset({"-c", "-n"}),
-    "stdbuf": frozenset({"-i", "-o", "-e"}),
-    "timeout": frozenset({"-s", "-k"}),
-    "numactl": frozenset({"-N", "-m", "-C"}),
-    "gosu": frozenset(),
-    "tini": frozenset({"-p"}),
-    "dumb-init": frozenset(),
-}
-"""Commands that run another command: their options that take a value."""
-_SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "su"})
+from torchproof.audit.parsing.shell_command import SHELLS, Command, script_argument, unwrap
+
 MAX_DEPTH = 8
-"""Nested `sh -c` and `$( )` that are followed; deeper ones are left alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """One simple command; `words` start with its program, as written.
-
-    `env` holds assignments before it, `wrappers` what runs it (`sudo`, `exec`), `redirects` pairs
-    of operator and target, `piped` whether its input is the command before it, `body` its
-    here-document.
-    """
-
-    words: tuple[str, ...]
-    line: int
-    env: Mapping[str, str] = field(default_factory=dict)
-    wrappers: tuple[str, ...] = ()
-    redirects: tuple[tuple[str, str], ...] = ()
-    piped: bool = False
-    body: str = ""
-
-    @property
-    def name(self) -> str:
-        """`/usr/bin/pip3` → `pip3`; empty for a line of assignments alone."""
-        return self.words[0].rsplit("/", maxsplit=1)[-1] if self.words else ""
-
-    @property
-    def args(self) -> tuple[str, ...]:
-        """The words behind the program."""
-        return self.words[1:]
+"""Levels of nested `sh -c` and `$( )` that are followed; deeper ones are ignored."""
 
 
 def parse_shell(text: str, line: int = 1, depth: int = 0) -> tuple[Command, ...]:
     """Return the commands of a script in order, with those inside `$( )` and `sh -c`."""
     found: list[Command] = []
     for command in _Reader(text, line, depth).read():
-        plain = _unwrap(command)
+        plain = unwrap(command)
         found.append(plain)
         if depth < MAX_DEPTH:
-            inner = _script_argument(plain)
+            inner = script_argument(plain)
             found += parse_shell(inner, plain.line, depth + 1)
-            if plain.name in _SHELLS or plain.name == "sbatch":
+            if plain.name in SHELLS or plain.name == "sbatch":
                 found += parse_shell(plain.body, plain.line + 1, depth + 1)
     return tuple(found)
 
 
-def _script_argument(command: Command) -> str:
-    """Return the script that a command passes to another shell; empty if it passes none."""
-    if command.name == "eval":
-        return " ".join(command.args)
-    if command.name not in _SHELLS:
-        return ""
-    for index, word in enumerate(command.args[:-1]):
-        if re.fullmatch(r"-[a-z]*c", word):
-            return command.args[index + 1]
-    return ""
-
-
-def _unwrap(command: Command) -> Command:
-    """Take away keywords, assignments and wrappers in front of the program."""
-    words, env, wrappers = list(command.words), dict(command.env), list(command.wrappers)
-    while words:
-        name = words[0].rsplit("/", maxsplit=1)[-1]
-        assignment = _ASSIGNMENT.fullmatch(words[0])
-        if assignment:
-            env[assignment[1]] = assignment[2]
-            words.pop(0)
-        elif name in _KEYWORDS:
-            words.pop(0)
-        elif name in _WRAPPERS and len(words) > 1:
-            wrappers.append(name)
-            words = _after_options(words[1:], _WRAPPERS[name])
-            if name in ("timeout", "gosu") and words:
-                words.pop(0)
-        else:
-            break
-    return replace(command, words=tuple(words), env=env, wrappers=tuple(wrappers))
-
-
-def _after_options(words: list[str], valued: frozenset[str]) -> list[str]:
-    while words and words[0].startswith("-"):
-        option = words.pop(0)
-        if option == "--":
-            break
-        if option in valued and words:
-            words.pop(0)
-    return words
-
-
 class _Reader:
-    """Reads one text once. A quote that never ends, ends with the text."""
+    """Reads one text, once. A quote that is never closed ends with the text."""
 
     def __init__(self, text: str, line: int, depth: int) -> None:
         self.text, self.line, self.depth = text, line, depth
         self.at = 0
         self.word: list[str] | None = None
-        self.word_line = line
         self.words: list[str] = []
         self.start = line
         self.redirects: list[tuple[str, str]] = []
@@ -228,7 +137,7 @@ class _Reader:
             self.inner += parse_shell(body, first, self.depth + 1)
 
     def _balanced(self, opening: str, closing: str, skip: int) -> str:
-        """Return the text from here to the bracket that closes it, quotes respected."""
+        """Return the text from here to the closing bracket; brackets inside quotes do not count."""
         start, level, quote = self.at, 1, ""
         self.at += skip
         while self.at < len(self.text) and level:

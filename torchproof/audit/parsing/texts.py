@@ -18,7 +18,8 @@ from torchproof.audit.facts import TextFile
 from torchproof.audit.parsing.apptainer import parse_definition
 from torchproof.audit.parsing.dockerfile import Dockerfile, Instruction, parse_dockerfile
 from torchproof.audit.parsing.manifests import Mapped, documents, scripts
-from torchproof.audit.parsing.shell import Command, parse_shell
+from torchproof.audit.parsing.shell import parse_shell
+from torchproof.audit.parsing.shell_command import Command
 from torchproof.errors import InputError
 
 SIZE_LIMIT = 1024 * 1024

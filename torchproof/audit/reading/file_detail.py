@@ -12,7 +12,8 @@ from typing import Final
 
 from torchproof.assemble.layer import fatbin
 from torchproof.audit.facts import NOTHING, Detail, FileEntry
-from torchproof.audit.reading import elf
+from torchproof.audit.reading.elf_facts import parse_elf
+from torchproof.audit.reading.elf_file import MAGIC, sections
 
 TEXT_LIMIT: Final = 64 * 1024
 """Bytes kept of a text whose size nothing bounds."""
@@ -83,7 +84,7 @@ def inspect(entry: FileEntry, data: bytes | mmap) -> Detail:
     """Read one regular file from its whole content; broken content gives `Detail.broken`."""
     head = bytes(data[:4])
     name = posixpath.basename(entry.path)
-    if head == elf.MAGIC:
+    if head == MAGIC:
         return _code(name, data)
     if LIBRARY.search(name) and not LINKER_SCRIPT.match(bytes(data[:64])):
         what = "is empty" if not entry.size else "does not start as an ELF file"
@@ -97,7 +98,7 @@ def inspect(entry: FileEntry, data: bytes | mmap) -> Detail:
 
 def _code(name: str, data: bytes | mmap) -> Detail:
     try:
-        facts = elf.parse_elf(data)
+        facts = parse_elf(data)
     except (ValueError, struct.error) as error:
         return Detail(broken=f"is a corrupt ELF file: {error}")
     if name.startswith("libcudnn"):
@@ -115,7 +116,7 @@ def _device_code(data: bytes | mmap) -> list[tuple[int, int]] | None:
     Libraries without a fatbin section have none. cuFFT has a small one, and most of its code in
     plain data: where the section is not most of the file, all of it is searched.
     """
-    found = elf.sections(data, "fatbin")
+    found = sections(data, "fatbin")
     if not found or sum(size for _, size in found) > len(data) // 2:
         return found
     return None
@@ -126,7 +127,7 @@ def _mentions(data: bytes | mmap, prefix: bytes, suffix: str) -> Iterator[str]:
 
     cuDNN 9 keeps `libcudnn_graph.so` and adds its own major version, the `suffix`, on opening.
     """
-    for start, length in elf.sections(data, ".rodata") or [(0, len(data))]:
+    for start, length in sections(data, ".rodata") or [(0, len(data))]:
         at = data.find(prefix, start, start + length)
         while at >= 0:
             found = SONAME.match(data[at : at + 128])

@@ -17,10 +17,10 @@ from isal import igzip
 from torchproof.assemble.layer import fatbin
 from torchproof.audit import facts
 from torchproof.audit.facts import Detail, FileEntry, FileKind
-from torchproof.audit.reading import elf
+from torchproof.audit.reading import elf_facts, elf_file
 from torchproof.audit.reading import file_detail as inspect
 from torchproof.audit.reading import layer_scan as layers
-from torchproof.audit.reading.elf import ElfFacts, Symbol
+from torchproof.audit.reading.elf_facts import ElfFacts, Symbol
 from torchproof.audit.reading.layer_scan import LayerScan
 from torchproof.image import compression, layer_tar
 from torchproof.index.indexes import cache_dir
@@ -30,7 +30,8 @@ from torchproof.model.results import Finding, Level
 def code_version() -> str:
     """Name the code that makes facts: facts that other code made are not used."""
     digest = hashlib.sha256()
-    for module in (compression, elf, facts, fatbin, inspect, layer_tar, layers):
+    makers = (compression, elf_facts, elf_file, facts, fatbin, inspect, layer_tar, layers)
+    for module in makers:
         digest.update(inspection.getsource(module).encode())
     return digest.hexdigest()[:16]
 

@@ -14,9 +14,9 @@ from torchproof.errors import Exit
 from torchproof.matrix.expand import DEFAULT
 from torchproof.pick.candidates import candidates
 from torchproof.pick.rank import Considered, Picked, PickRequest, check_python, check_torch, pick
-from torchproof.upstream.driver_rules import parse_driver
 from torchproof.upstream.facts import load_facts
 from torchproof.upstream.gpus import gpu_table
+from torchproof.upstream.host_fit import parse_driver
 
 Torch = Annotated[
     str, typer.Option("--torch", metavar="VERSION", help="torch version: 2.9 or 2.9.1.")

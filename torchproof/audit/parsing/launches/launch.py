@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from torchproof.audit.parsing.shell import Command, parse_shell
+from torchproof.audit.parsing.shell import parse_shell
+from torchproof.audit.parsing.shell_command import Command
 from torchproof.audit.parsing.words import option_values
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

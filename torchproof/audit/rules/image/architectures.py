@@ -13,15 +13,10 @@ from torchproof.audit.facts import ImageFacts
 from torchproof.audit.rule import Rule, rules_of
 from torchproof.model.platforms import AMD64
 from torchproof.model.results import Finding
-from torchproof.upstream.driver_rules import (
-    HostAnswer,
-    HostRule,
-    ImageNeeds,
-    parse_driver,
-    will_it_run,
-)
+from torchproof.upstream.driver_rules import will_it_run
 from torchproof.upstream.facts import load_facts
 from torchproof.upstream.gpus import gpu_table
+from torchproof.upstream.host_fit import HostAnswer, HostRule, ImageNeeds, parse_driver
 
 TORCH_CODE: Final = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 """torch's own kernels: what these lack, torch lacks."""

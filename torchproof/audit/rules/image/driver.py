@@ -1,4 +1,4 @@
-"""Family `driver`: the image against the driver of the host, which it gets when it is started."""
+"""Family `driver`: the image against the host's driver, which is mounted when it starts."""
 
 from __future__ import annotations
 
@@ -7,31 +7,24 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from packaging.version import InvalidVersion, Version
-
 from torchproof.audit.facts import FileKind, ImageFacts, Subject
 from torchproof.audit.model.loader import conf_directories
+from torchproof.audit.model.require_cuda import admits, least_cuda
 from torchproof.audit.rule import Rule, rules_of
 from torchproof.audit.rules.image.architectures import host_answers
-from torchproof.errors import InputError
-from torchproof.model.declared_host import DeclaredHost
 from torchproof.model.results import Finding
-from torchproof.upstream.driver_rules import Fit, HostRule, parse_driver
 from torchproof.upstream.facts import load_facts
-from torchproof.upstream.gpus import gpu_table
+from torchproof.upstream.host_fit import Fit, HostRule
 
 DRIVER_CONF: Final = "nvidia.conf"
 """The file in ld.so.conf.d that names the driver's directories, where the base has one."""
 LIBCUDA: Final = re.compile(r"^libcuda\.so(\.\d+)*$")
-CONDITION: Final = re.compile(r"(cuda|driver|arch|brand)(>=|<=|!=|=|>|<)(\S+)")
-BRANDS: Final = {"data-center": "tesla", "geforce": "geforce", "workstation": "quadro"}
-"""Kinds of gpus.yaml → what the NVIDIA runtime calls the brand."""
 
 
 def hosts_too_old(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     """Find declared hosts whose driver does not run this CUDA.
 
-    A matrix may declare hosts that other cells are for: an error is an image that fits no host.
+    A matrix may declare hosts for other cells: only an image that fits no host is an error.
     """
     answers = facts.derived(host_answers)
     elsewhere = any(answer.runs for _, _, answer in answers)
@@ -60,7 +53,11 @@ def compat_first(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
             early = posixpath.basename(path) <= DRIVER_CONF
             version = compat.get(real) or "of the toolkit"
             branch = version.split(".")[0] if version[0].isdigit() else ""
-            newer = f"hosts with a driver newer than {branch}" if branch else "hosts newer than it"
+            newer = (
+                f"hosts with a driver newer than {branch}"
+                if branch
+                else "hosts with a newer driver"
+            )
             report = rule.error if early else rule.warning
             yield report(
                 f"{path} puts compat libcuda {version} ({folder}) before the host's driver: "
@@ -80,7 +77,7 @@ def compat_first(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
         for folder, version in compat.items():
             yield rule.note(
                 f"{folder} holds forward-compatibility libraries {version}; nothing puts them "
-                "first, but some container runtimes mount them by themselves",
+                "first, but some container runtimes mount them on their own",
                 where=folder,
             )
 
@@ -107,7 +104,7 @@ def stub_first(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
         parts = folder.split("/")
         if "compat" not in parts and "stubs" not in parts and version:
             yield rule.warning(
-                f"{folder} holds libcuda {version} of a driver: an image must not bring its own",
+                f"{folder} holds libcuda {version} of a driver: an image must not contain one",
                 where=folder,
                 fix="remove it; the container runtime mounts the host's",
             )
@@ -131,7 +128,7 @@ def require_cuda(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
         return
     unfit = {name for name, _, answer in facts.derived(host_answers) if not answer.runs}
     for host in facts.hosts:
-        if host.driver and host.name not in unfit and not _allowed(wanted, host):
+        if host.driver and host.name not in unfit and not admits(wanted, host):
             shown = wanted if len(wanted) < 80 else wanted[:77] + "…"
             yield rule.error(
                 f"host {host.name}: on driver {host.driver} this image does not start "
@@ -144,67 +141,15 @@ def require_cuda(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
 def too_strict(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     """Note a requirement that refuses drivers which run this torch."""
     wanted = facts.env.get("NVIDIA_REQUIRE_CUDA", "")
-    minors = [
-        Version(value)
-        for name, operator, value in CONDITION.findall(wanted.replace(",", " "))
-        if name == "cuda" and operator == ">=" and _is_version(value)
-    ]
-    if minors and min(minors).minor > 0 and facts.torch is not None:
-        floor = load_facts().driver_floor(f"cu{min(minors).major}0")
+    least = least_cuda(wanted)
+    if least and least.minor > 0 and facts.torch is not None:
+        floor = load_facts().driver_floor(f"cu{least.major}0")
         yield rule.note(
-            f"NVIDIA_REQUIRE_CUDA asks for cuda>={min(minors)}: drivers from {floor} on run CUDA "
-            f"{min(minors).major} by minor-version compatibility, and are refused",
+            f"NVIDIA_REQUIRE_CUDA asks for cuda>={least}: drivers from {floor} on run CUDA "
+            f"{least.major} by minor-version compatibility, but are refused",
             where="ENV NVIDIA_REQUIRE_CUDA",
-            fix=f"set NVIDIA_REQUIRE_CUDA=cuda>={min(minors).major}.0",
+            fix=f"set NVIDIA_REQUIRE_CUDA=cuda>={least.major}.0",
         )
-
-
-def _allowed(wanted: str, host: DeclaredHost) -> bool:
-    """Tell whether a driver fulfils one of the alternatives (spaces are OR, commas AND)."""
-    return any(
-        all(_holds(condition, host) for condition in option.split(",") if condition)
-        for option in wanted.split()
-    )
-
-
-def _holds(condition: str, host: DeclaredHost) -> bool:
-    match = CONDITION.fullmatch(condition)
-    if match is None:
-        return True
-    name, operator, value = match.groups()
-    if name == "brand":
-        brand = _brand(host)
-        return not brand or (brand == value) is (operator == "=")
-    have = {"cuda": _cuda_of_driver(host.driver), "driver": host.driver}.get(name, "")
-    if not have or not _is_version(value) or not _is_version(have):
-        return True
-    one, other = Version(have), Version(value)
-    if name == "driver" and "." not in value:
-        one = Version(have.split(".")[0])
-    return {
-        ">=": one >= other,
-        "<=": one <= other,
-        ">": one > other,
-        "<": one < other,
-        "=": one == other,
-        "!=": one != other,
-    }[operator]
-
-
-def _brand(host: DeclaredHost) -> str:
-    try:
-        return BRANDS.get(gpu_table().find(host.gpu).kind, "") if host.gpu else ""
-    except InputError:
-        return ""
-
-
-def _cuda_of_driver(text: str) -> str:
-    """Return the newest CUDA that a driver brings, which the runtime compares with."""
-    driver = parse_driver(text)
-    known = [
-        cuda for cuda, needs in load_facts().toolkit_driver.items() if driver >= parse_driver(needs)
-    ]
-    return max(known, key=Version, default="")
 
 
 def _require_fix(wanted: str) -> str:
@@ -213,14 +158,6 @@ def _require_fix(wanted: str) -> str:
     driver = load_facts().toolkit_driver.get(cuda, "")
     needs = f"driver {driver} or newer, " if driver else "a newer driver, "
     return f"{needs}or NVIDIA_DISABLE_REQUIRE=true where minor-version compatibility is enough"
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True
 
 
 def capabilities(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
@@ -259,14 +196,14 @@ RULES: Final = rules_of(
         "compat",
         compat_first,
         'Hosts with a newer driver fail: "Error 803: system has unsupported display driver".',
-        "take the entry out; let users opt in with LD_LIBRARY_PATH when they start the image",
+        "remove the entry; let users opt in with LD_LIBRARY_PATH when they start the image",
         "vllm-project/vllm#33992; NVIDIA CUDA Compatibility, forward compatibility",
     ),
     (
         "stub",
         stub_first,
         "A libcuda of the image is loaded in place of the host's driver.",
-        "take the directory out of LD_LIBRARY_PATH and ld.so.conf.d",
+        "remove the directory from LD_LIBRARY_PATH and ld.so.conf.d",
         "NVIDIA CUDA installation guide, stubs",
     ),
     (

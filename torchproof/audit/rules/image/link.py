@@ -31,7 +31,7 @@ def links(facts: ImageFacts) -> tuple[Root, ...]:
 
 
 def _expected(facts: ImageFacts, name: str) -> bool:
-    """Tell whether a library must be among the facts: wheels alone have no system below them."""
+    """Tell whether a library must be among the facts: wheels alone have no system under them."""
     if name in DRIVER_LIBRARIES:
         return False
     return facts.subject is not Subject.WHEELS or bool(CUDA_NAMES.match(name))
@@ -71,7 +71,7 @@ def missing_symbols(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
 
 
 def _excused(gap: Unresolved, absent: set[str], root: Root) -> bool:
-    """Leave out what a missing library explains, and plug-ins, whose host has their symbols."""
+    """Excuse what a missing library explains, and plug-ins, whose host has their symbols."""
     if any(gap.provider and name.startswith(gap.provider) for name in (*absent, *DRIVER_LIBRARIES)):
         return True
     return not gap.provider and (bool(absent) or not root.certain)
@@ -91,7 +91,7 @@ def _symbol_message(gap: Unresolved, process: Process, owner: Mapping[str, str])
 
 
 def old_abi(gap: Unresolved) -> bool:
-    """Tell whether an extension was built with `_GLIBCXX_USE_CXX11_ABI=0` for a torch that is not.
+    """Tell whether an extension was built with `_GLIBCXX_USE_CXX11_ABI=0` for a torch that was not.
 
     In mangled names the old `std::string` is `Ss`, the new one lies in `std::__cxx11`.
     """
@@ -119,7 +119,7 @@ def _new_abi(gap: Unresolved) -> bool:
 
 
 def missing_versions(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
-    """Find symbol versions that the library which is found does not have."""
+    """Find symbol versions that the library that is found does not have."""
     told: set[tuple[str, str]] = set()
     for root in facts.derived(links):
         for user in root.process.objects.values():
@@ -273,7 +273,7 @@ RULES: Final = (
     Rule(
         id="link.outranked",
         protects="A library of the base or the cluster is loaded in place of the wheel's.",
-        remedy="unset LD_LIBRARY_PATH in the image, or take the directory out of it",
+        remedy="unset LD_LIBRARY_PATH in the image, or remove the directory from it",
         source="ld.so(8); pytorch/pytorch#80637, replicate/cog#815",
         evaluate=outranked,
     ),

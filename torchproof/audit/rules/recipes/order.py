@@ -12,7 +12,7 @@ from torchproof.audit.facts import ImageFacts
 from torchproof.audit.parsing.dockerfile import Instruction, Stage
 from torchproof.audit.parsing.install import Install
 from torchproof.audit.parsing.installs import installs
-from torchproof.audit.parsing.shell import Command
+from torchproof.audit.parsing.shell_command import Command
 from torchproof.audit.parsing.stages import stages
 from torchproof.audit.parsing.texts import run_commands
 from torchproof.audit.parsing.words import expand
