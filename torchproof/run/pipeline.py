@@ -8,80 +8,30 @@ the run. The report is written again as each cell is done, so that an interrupt 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from torchproof._progress import Progress
-from torchproof.audit.facts import ReportedSize
 from torchproof.audit.run import audit_built, audit_wheels
 from torchproof.engines.build_cells import BuildResult, build_cells
-from torchproof.engines.engine import Engine
 from torchproof.errors import CellError, InputError, TorchproofError
 from torchproof.image.generated_files import write_files
-from torchproof.index.indexes import Indexes
-from torchproof.index.wheel_store import WheelStore
-from torchproof.matrix.schema import Matrix
-from torchproof.model.lock_file import IMAGES
 from torchproof.probing.baseline import read_baseline
 from torchproof.probing.run_probes import RunOptions, open_trial, run_probes
-from torchproof.probing.script import PROBES, Probe, suite_hash
+from torchproof.probing.script import PROBES, suite_hash
 from torchproof.publish.reuse import pull_published_image, reuse_passes
-from torchproof.publish.skip import Ledger, PublishedImage
-from torchproof.report import make_report, read_report, report_hosts, write_reports
+from torchproof.publish.skip import PublishedImage
+from torchproof.report import make_report, report_hosts, write_reports
 from torchproof.report.models import ReportModel
 from torchproof.resolve.relock import Locked, lock_cells
 from torchproof.resolve.resolver import Resolver
 from torchproof.resolve.survey import SurveyedCell
 from torchproof.run.cell_run import CellRun, VerdictContext, cell_model, verdict_of
+from torchproof.run.settings import RunSettings, policy_of, sizes_of
 from torchproof.upstream.driver_rules import host_table
-from torchproof.upstream.facts import Facts
 from torchproof.upstream.gpus import gpu_table
 from torchproof.upstream.host_fit import ImageNeeds
 from torchproof.verdict.decide import audit_errors
-from torchproof.verdict.policy import Policy, RequiredProbe
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
-    """What a run over a matrix works with. `probes` says of each probe whether it is required."""
-
-    matrix: Matrix
-    facts: Facts
-    indexes: Indexes
-    store: WheelStore
-    engine: Engine
-    probes: tuple[tuple[Probe, bool], ...]
-    images: Path = IMAGES
-    reports: Path = Path("reports")
-    fresh: bool = False
-    """Probe again, and reuse nothing that is published."""
-    ledger: Ledger | None = None
-    """Looks things up in the registry that verified images go to; None: take nothing from it."""
-
-
-def policy_of(matrix: Matrix, probes: Iterable[tuple[Probe, bool]]) -> Policy:
-    """Return what a cell of the matrix must prove to be verified."""
-    required = tuple(
-        RequiredProbe(name=probe.name, gpus=probe.gpus)
-        for probe, is_required in probes
-        if is_required
-    )
-    ignored = tuple(item.rule for item in matrix.audit.ignore)
-    return Policy(probes=required, rules=matrix.audit.required or ("*",), ignored=ignored)
-
-
-def sizes_of(reports: Path) -> dict[str, ReportedSize]:
-    """Return the image sizes in a folder's last report, by cell."""
-    try:
-        report = read_report(reports)
-    except InputError:
-        return {}  # no report yet, or one of another version
-    return {
-        cell.id: ReportedSize(size=cell.image.size_bytes, source=f"report of {report.generated_at}")
-        for cell in report.cells
-        if cell.image
-    }
 
 
 class Pipeline:

@@ -22,7 +22,8 @@ from torchproof.publish.attestation.verification import Trust
 from torchproof.publish.reuse import open_ledger
 from torchproof.report import summary
 from torchproof.report.models import ReportModel
-from torchproof.run.pipeline import Pipeline, RunSettings
+from torchproof.run.pipeline import Pipeline
+from torchproof.run.settings import RunSettings
 
 
 def run(
