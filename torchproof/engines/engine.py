@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from torchproof.model.results import Built, Host
 
 
+ENGINES = ("auto", "docker", "venv")
+"""What `--engine` takes; `select.py` says what `auto` chooses."""
+BUILDERS = ("docker", "assemble")
+"""What `--builder` takes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """One command inside a built cell.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchproof.assemble.target import in_registry
 from torchproof.engines.assembling import LAYOUTS, AssemblingEngine
-from torchproof.engines.engine import Engine
+from torchproof.engines.engine import BUILDERS, ENGINES, Engine
 from torchproof.engines.venv import VenvEngine
 from torchproof.errors import HostError, InputError, did_you_mean
 from torchproof.index.indexes import Indexes, cache_dir
@@ -17,9 +17,6 @@ from torchproof.registry import Reference
 
 if TYPE_CHECKING:
     from torchproof.engines.docker import DockerEngine
-
-ENGINES = ("auto", "docker", "venv")
-BUILDERS = ("docker", "assemble")
 
 
 def choose(

@@ -9,7 +9,7 @@ import typer
 
 from torchproof._progress import Progress
 from torchproof.commands.inputs import load_inputs
-from torchproof.commands.options import MatrixFile, Only
+from torchproof.commands.options import BuilderName, EngineName, MatrixFile, Only
 from torchproof.engines.build_cells import BuildResult, build_cells, shared
 from torchproof.engines.select import assembler, choose
 from torchproof.errors import Exit, HostError, InputError
@@ -20,10 +20,8 @@ from torchproof.model.results import State, SubjectKind
 
 def run(
     only: Only = None,
-    engine: Annotated[str, typer.Option(help="auto, docker (or Podman), or venv.")] = "auto",
-    builder: Annotated[
-        str, typer.Option(help="docker, or assemble: straight from wheels, without a daemon.")
-    ] = "docker",
+    engine: EngineName = "auto",
+    builder: BuilderName = "docker",
     to: Annotated[
         str | None,
         typer.Option(

@@ -9,7 +9,7 @@ import typer
 
 from torchproof._progress import Progress
 from torchproof.commands.inputs import load_inputs
-from torchproof.commands.options import MatrixFile, Only
+from torchproof.commands.options import BuilderName, EngineName, MatrixFile, Only
 from torchproof.engines.select import choose
 from torchproof.errors import Exit
 from torchproof.index.indexes import cache_dir
@@ -29,10 +29,8 @@ from torchproof.run.settings import RunSettings
 def run(
     only: Only = None,
     *,
-    engine: Annotated[str, typer.Option(help="auto, docker (or Podman), or venv.")] = "auto",
-    builder: Annotated[
-        str, typer.Option(help="docker, or assemble: straight from wheels, without a daemon.")
-    ] = "docker",
+    engine: EngineName = "auto",
+    builder: BuilderName = "docker",
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 4 if a cell is unproven or blocked.")
     ] = False,

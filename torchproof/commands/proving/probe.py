@@ -11,6 +11,7 @@ import pytest
 import typer
 from rich.console import Console
 
+from torchproof.commands.options import BuilderName, EngineName
 from torchproof.errors import Exit, HostError, InputError
 from torchproof.matrix.expand import load_matrix
 from torchproof.probing.baseline import read_baseline
@@ -33,10 +34,8 @@ def run(
     target: Annotated[
         str, typer.Option(help="image (the built cells) or host (the current Python).")
     ] = "image",
-    engine: Annotated[str, typer.Option(help="auto, docker or venv.")] = "auto",
-    builder: Annotated[
-        str, typer.Option(help="What built the cells: docker or assemble.")
-    ] = "docker",
+    engine: EngineName = "auto",
+    builder: BuilderName = "docker",
     python: Annotated[Path | None, typer.Option(help="For host: the Python to use.")] = None,
     matrix: Annotated[Path, typer.Option(help="The matrix file.")] = Path("matrix.yaml"),
     folder: Annotated[Path, typer.Option(help="Folder of probe scripts.")] = PROBES,
