@@ -27,7 +27,7 @@ from torchproof.publish.attestation.statement import PAYLOAD_TYPE, Subject, make
 from torchproof.publish.image_check import Inside, check_inside
 from torchproof.publish.policy import Decision, decide
 from torchproof.publish.push_content import PackedLayers, push_content
-from torchproof.publish.tagging import MovedTag, move_tags, put_immutable
+from torchproof.publish.put_tags import MovedTag, move_tags, put_immutable
 from torchproof.publish.tags import (
     Immutable,
     content_tags,

@@ -19,7 +19,7 @@ from torchproof.model.results import Gpu, Host, ProbeResult
 from torchproof.probing.run_probes import Trial
 from torchproof.publish.attestation.statement import ProbeRead
 from torchproof.publish.attestation.verification import Trust
-from torchproof.publish.skip import Ledger, PublishedImage
+from torchproof.publish.ledger import Ledger, PublishedImage
 from torchproof.registry import Reference, Registry
 from torchproof.registry.transport import Patience
 

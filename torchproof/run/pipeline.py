@@ -19,8 +19,8 @@ from torchproof.image.generated_files import write_files
 from torchproof.probing.baseline import read_baseline
 from torchproof.probing.run_probes import RunOptions, open_trial, run_probes
 from torchproof.probing.script import PROBES, suite_hash
+from torchproof.publish.ledger import PublishedImage
 from torchproof.publish.reuse import pull_published_image, reuse_passes
-from torchproof.publish.skip import PublishedImage
 from torchproof.report import make_report, report_hosts, write_reports
 from torchproof.report.models import ReportModel
 from torchproof.resolve.relock import Locked, lock_cells

@@ -14,7 +14,7 @@ from torchproof.index.wheel_store import WheelStore
 from torchproof.matrix.schema import Matrix
 from torchproof.model.lock_file import IMAGES
 from torchproof.probing.script import Probe
-from torchproof.publish.skip import Ledger
+from torchproof.publish.ledger import Ledger
 from torchproof.report import read_report
 from torchproof.upstream.facts import Facts
 from torchproof.verdict.policy import Policy, RequiredProbe

@@ -14,7 +14,7 @@ from tests.integration.registries import RunningRegistry, running_registry
 from tests.madeimages import H100_HOST, SUITE, Workshop, made_lock, probe
 from torchproof.cli import main
 from torchproof.publish.attestation.verification import Trust
-from torchproof.publish.skip import Ledger
+from torchproof.publish.ledger import Ledger
 from torchproof.registry import Registry
 from torchproof.registry.transport import Patience
 
