@@ -1,4 +1,4 @@
-"""Why a request got no answer, in words for people and without credentials."""
+"""Why a request failed, in plain words and without credentials."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import httpx
 
 NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL)
-"""What httpx raises for a server that does not answer, and for an address that names none."""
+"""What httpx raises for a server that does not answer, and for an address that is not a URL."""
 _CODE = re.compile(r"^\[(Errno -?\d+|SSL: \w+)\] ")
 
 

@@ -1,11 +1,11 @@
-"""Programs that torchproof starts on this machine: run to an end, logged, stopped together.
+"""Programs that torchproof starts on this machine: run to completion, logged, stopped together.
 
 `run_logged` is for programs that build (uv, a build client): their output goes to a log, and
-`stop_all` ends those that other threads wait for, since Ctrl-C reaches only the main thread.
+`stop_all` stops those that other threads wait for, since Ctrl-C reaches only the main thread.
 
-`run_command` is for probes, with a hard end: nothing that a command started outlives it. `torchrun`
-starts its workers in sessions of their own, so killing a process group is not enough: every
-descendant inherits a marker in its environment, and the marker finds it in /proc.
+`run_command` is for probes: nothing that a command started outlives it. `torchrun` starts its
+workers in sessions of their own, so killing a process group is not enough: every descendant
+inherits a marker in its environment, by which it is found in /proc.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torchproof.errors import HostError
 
 MARKER = "TORCHPROOF_RUN"
 KEEP = 4 * 1024 * 1024
-"""Bytes of each output stream that are kept: the end, where the reason stands."""
+"""Bytes of each output stream that are kept: the end, where the reason is."""
 GRACE = 2.0
 """Seconds that a process has after SIGABRT to write its stacks (faulthandler)."""
 STOP_GRACE = 10.0
@@ -38,7 +38,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """How a command ended. `exit_code` is None when it ran into its timeout; `-n` for signal n."""
+    """How a command ended. `exit_code` is None if it timed out, `-n` if signal n killed it."""
 
     exit_code: int | None
     stdout: str
@@ -53,7 +53,7 @@ def run_command(
     timeout: float,
     cwd: Path | None = None,
 ) -> RunResult:
-    """Run a command to its end or to `timeout` seconds; returns its last output.
+    """Run a command to its end, for at most `timeout` seconds; return the end of its output.
 
     The environment is exactly `env`. Raises HostError if the command cannot be started.
     """
@@ -127,9 +127,9 @@ def _tail(stream: IO[bytes]) -> str:
 def run_logged(
     command: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, title: str
 ) -> tuple[int, str]:
-    """Run a program to its end, adding what it says to a log; return exit code and that text.
+    """Run a program to its end, appending its output to a log; return exit code and output.
 
-    `title` is what the log shows instead of the command, which may name secrets' places. Raises
+    `title` is what the log shows instead of the command, which may contain paths of secrets. Raises
     HostError if the program cannot be started.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ def run_logged(
 
 
 def stop_all() -> None:
-    """Stop what runs now; the threads that wait for it go on with its exit code."""
+    """Stop every running program; the threads that wait for one get its exit code."""
     with _lock:
         running = list(_running)
     for process in running:

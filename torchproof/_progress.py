@@ -1,4 +1,4 @@
-"""What a long run tells: a live line for every cell on a terminal, plain lines in CI."""
+"""The progress of a long run: a live line for every cell on a terminal, plain lines in CI."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.progress import SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 class Progress:
     """Shows what each cell is doing. Safe for several threads; use it as a context manager.
 
-    `say(cell, text)` replaces a cell's line; `done(cell, text)` prints its last word and keeps it.
-    A terminal gets spinners; anything else one line a call, each with the seconds since the start.
+    `say(cell, text)` replaces a cell's line; `done(cell, text)` prints its final line, which stays.
+    A terminal gets spinners; anything else gets one line per call, with the seconds since the start.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -49,7 +49,7 @@ class Progress:
             self._live = None
 
     def say(self, cell: str, text: str) -> None:
-        """Tell what a cell (or, with an empty name, the run) is doing now."""
+        """Show what a cell (or, with an empty name, the run) is doing now."""
         with self._lock:
             if self._live is None:
                 self._print(cell, text)
@@ -59,7 +59,7 @@ class Progress:
                 self._tasks[cell] = self._live.add_task(_one_line(text), total=None, cell=cell)
 
     def done(self, cell: str, text: str) -> None:
-        """Tell how a step of a cell ended."""
+        """Show how a step of a cell ended."""
         with self._lock:
             if self._live is not None and cell in self._tasks:
                 self._live.remove_task(self._tasks.pop(cell))

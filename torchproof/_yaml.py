@@ -1,4 +1,4 @@
-"""YAML as people write it: plain scalars stay text, every value knows its line, no key twice."""
+"""YAML as people write it: plain scalars stay text, values have line numbers, keys are unique."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchproof.errors import InputError
 
 Location = tuple[str | int, ...]
 _MOST_NODES = 50_000
-"""More than any real file; stops YAML that grows by aliases."""
+"""More nodes than any real file has; stops YAML that aliases blow up."""
 
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
@@ -55,19 +55,19 @@ def load_yaml(text: str) -> Any:
 def parse_yaml(text: str, path: Path) -> Document:
     """Parse YAML. Numbers stay text, so that `2.10` is not 2.1; true, false, null are read.
 
-    Raises InputError, with `path` and line, for what is no YAML or has a key twice.
+    Raises InputError, with `path` and line, for text that is not YAML or that repeats a key.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        said = " ".join(filter(None, (error.context, error.problem)))
-        raise InputError(f"not YAML: {said}", where=f"{path}:{line}") from error
+        problem = " ".join(filter(None, (error.context, error.problem)))
+        raise InputError(f"not YAML: {problem}", where=f"{path}:{line}") from error
     except yaml.YAMLError as error:
         raise InputError(f"not YAML: {error}", where=str(path)) from error
     except RecursionError:
-        raise InputError("nested too deep to be read", where=str(path)) from None
+        raise InputError("nested too deeply to be read", where=str(path)) from None
     lines: dict[Location, int] = {}
     data = _Builder(path, lines).build(node, (), frozenset()) if node else None
     return Document(path=path, data=data, lines=lines)
@@ -85,7 +85,7 @@ class _Builder:
         self._count += 1
         if id(node) in above or self._count > _MOST_NODES:
             raise InputError(
-                "aliases make this file refer to itself, or grow without end",
+                "aliases make this file refer to itself, or grow without limit",
                 where=f"{self._path}:{line}",
                 fix="write the values out",
             )
@@ -103,19 +103,19 @@ class _Builder:
         raise AssertionError(node)
 
     def _mapping(self, node: yaml.MappingNode, location: Location, above: frozenset[int]) -> Any:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
                 raise InputError("a key must be plain text", where=f"{self._path}:{line}")
             name = key.value
-            if name in found:
+            if name in mapping:
                 first = self._lines[*location, name]
                 raise InputError(
-                    f"the key `{name}` stands twice, first on line {first}",
+                    f"the key `{name}` is listed twice, first on line {first}",
                     where=f"{self._path}:{line}",
                     fix="keep one of them",
                 )
             self._lines[*location, name] = line
-            found[name] = self.build(value, (*location, name), above)
-        return found
+            mapping[name] = self.build(value, (*location, name), above)
+        return mapping

@@ -1,1 +1,1 @@
-"""What is asked for: matrix.yaml, checked and expanded into requests for cells."""
+"""What the user asks for: matrix.yaml, checked and expanded into requests for cells."""

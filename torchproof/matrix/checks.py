@@ -1,4 +1,4 @@
-"""Names in matrix.yaml that stand for something elsewhere: are they known? A typo must not wait."""
+"""Checks names in matrix.yaml that refer to something elsewhere, so that typos show at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchproof.matrix.schema import Matrix
 from torchproof.upstream.gpus import gpu_table
 
 MANY = 40
-"""Names beyond which a list is told by its families."""
+"""Lists longer than this are shortened to their families (`size.*`)."""
 
 
 def check_indexes(matrix: Matrix) -> None:
@@ -27,21 +27,21 @@ def check_indexes(matrix: Matrix) -> None:
                 fix=did_you_mean(alias, ("pypi", "pytorch"))
                 or "the aliases are `pypi`, `pytorch` and `pytorch/cu128` for each CUDA",
             )
-        if not _reachable(url):
+        if not _is_http_url(url):
             raise InputError(
-                f"`{url}` is no URL of an index", where=where, fix="write `https://…/simple`"
+                f"`{url}` is not the URL of an index", where=where, fix="write `https://…/simple`"
             )
 
 
-def _reachable(url: str) -> bool:
-    """Return whether a URL names a host, and perhaps a port, that HTTP could be spoken with."""
+def _is_http_url(url: str) -> bool:
+    """Return whether a text is an http(s) URL with a host and no impossible port."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
         return False
-    whole = not re.search(r"\s", url) and port != 0
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and whole
+    well_formed = not re.search(r"\s", url) and port != 0
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and well_formed
 
 
 def check_hosts(matrix: Matrix) -> None:
@@ -55,34 +55,38 @@ def check_hosts(matrix: Matrix) -> None:
 
 
 def check_names(matrix: Matrix, *, probes: Collection[str], rules: Collection[str]) -> None:
-    """Check the names (in `audit` and `publish` also patterns) of probes and audit rules.
+    """Check the names of probes and audit rules; patterns are allowed.
 
     Raises InputError with the line and a "did you mean".
     """
-    asked = matrix.probes
-    _known(matrix, "probe", probes, ("probes", "required"), asked.required)
-    _known(matrix, "probe", probes, ("probes", "optional"), asked.optional)
-    _known(matrix, "probe", probes, ("probes", "thresholds"), asked.thresholds)
-    _known(matrix, "probe", probes, ("publish", "accept_unproven"), matrix.publish.accept_unproven)
-    _known(matrix, "rule", rules, ("audit", "required"), matrix.audit.required or ())
-    ignored = [item.rule for item in matrix.audit.ignore]
-    _known(matrix, "rule", rules, ("audit", "ignore"), ignored)
+
+    def check(
+        kind: str, known: Collection[str], location: Location, names: Collection[str]
+    ) -> None:
+        _check_known(matrix, kind, known, location, names)
+
+    check("probe", probes, ("probes", "required"), matrix.probes.required)
+    check("probe", probes, ("probes", "optional"), matrix.probes.optional)
+    check("probe", probes, ("probes", "thresholds"), matrix.probes.thresholds)
+    check("probe", probes, ("publish", "accept_unproven"), matrix.publish.accept_unproven)
+    check("rule", rules, ("audit", "required"), matrix.audit.required or ())
+    check("rule", rules, ("audit", "ignore"), [item.rule for item in matrix.audit.ignore])
 
 
-def _known(
+def _check_known(
     matrix: Matrix, kind: str, known: Collection[str], location: Location, names: Collection[str]
 ) -> None:
     for place, name in enumerate(names):
-        if not any(fnmatchcase(one, name) for one in known):
+        if not any(fnmatchcase(candidate, name) for candidate in known):
             key = name if location[-1] == "thresholds" else place
             raise InputError(
                 f"there is no {kind} `{name}`",
                 where=matrix.where((*location, key)),
-                fix=did_you_mean(name, known) or f"known are: {_listed(known)}",
+                fix=did_you_mean(name, known) or f"known {kind}s: {_listed(known)}",
             )
 
 
 def _listed(names: Collection[str]) -> str:
-    """List names, and no more than a reader takes in: of many rules, their families."""
+    """List names; a long list of rules is shortened to their families."""
     families = sorted({name.split(".")[0] + ".*" for name in names if "." in name})
     return ", ".join(families if len(names) > MANY and families else sorted(names))

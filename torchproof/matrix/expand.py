@@ -1,4 +1,4 @@
-"""matrix.yaml → requests: the cells that the user asks for. Pure but for reading the file."""
+"""matrix.yaml → requests: the cells that the user asks for. Pure except for reading the file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT = Path("matrix.yaml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One cell that was asked for. `where` is its place in the file, as `matrix.yaml:12`.
+    """One cell that was asked for. `where` is its place in the file, like `matrix.yaml:12`.
 
     `excluded` is the user's reason not to build it; empty if it is to be built.
     """
@@ -48,8 +48,8 @@ def load_matrix(path: Path = DEFAULT) -> Matrix:
 def parse_matrix(text: str, path: Path = DEFAULT) -> Matrix:
     """Check the text of a matrix file.
 
-    Raises InputError with `where="matrix.yaml:LINE"`: no YAML, no mapping, a key twice, an unknown
-    key, a value of the wrong form.
+    Raises InputError with `where="matrix.yaml:LINE"` for text that is not YAML or not a mapping, a
+    duplicate or unknown key, or a malformed value.
     """
     return _check(parse_yaml(text, path))
 
@@ -69,25 +69,27 @@ def _check(document: Document) -> Matrix:
     return matrix
 
 
-def expand(matrix: Matrix, facts: Facts, also: Collection[str] = ()) -> tuple[Request, ...]:
-    """Make the requests of a matrix, axes first, in the order of the file.
+def expand(
+    matrix: Matrix, facts: Facts, live_versions: Collection[str] = ()
+) -> tuple[Request, ...]:
+    """Return the requests of a matrix, axes first, in the order of the file.
 
-    `also` are versions of torch that a live index has beside those in the data. Raises InputError
-    for a version or CUDA that does not exist, a cell that stands twice, an `exclude` that matches
-    nothing, an index or a GPU that is not known.
+    `live_versions` are versions of torch that an index has in addition to those in the data. Raises
+    InputError for a version or CUDA that does not exist, a cell that is listed twice, an `exclude`
+    that matches nothing, and an unknown index or GPU.
     """
     check_indexes(matrix)
     check_hosts(matrix)
-    maker = _Maker(matrix, facts, also)
+    expander = _Expander(matrix, facts, live_versions)
     requests: dict[str, Request] = {}
     used: set[int] = set()
-    for cell, location in maker.cells():
+    for cell, location in expander.cells():
         where = matrix.where(location)
         if cell.id in requests:
             raise InputError(
-                f"the cell {cell.id} stands twice, first at {requests[cell.id].where}",
+                f"the cell {cell.id} is listed twice, first at {requests[cell.id].where}",
                 where=where,
-                fix="remove one of them; only versions, platform and gpus tell cells apart",
+                fix="remove one of them; cells differ only by versions, platform and gpus",
             )
         reasons = [
             (place, rule.reason)
@@ -109,7 +111,7 @@ def expand(matrix: Matrix, facts: Facts, also: Collection[str] = ()) -> tuple[Re
 
 
 def match_ids(ids: Sequence[str], only: str | None) -> tuple[str, ...]:
-    """Return the cell ids that `--only` names: a glob, or the beginning of ids (`2.9.1-cu128`).
+    """Return the cell ids that `--only` selects, by a glob or a prefix (`2.9.1-cu128`).
 
     Raises InputError, with a "did you mean", if there is none.
     """
@@ -124,7 +126,7 @@ def match_ids(ids: Sequence[str], only: str | None) -> tuple[str, ...]:
 
 
 def select(requests: Sequence[Request], only: str | None) -> tuple[Request, ...]:
-    """Return the requests that `--only` names. Raises InputError if there is none."""
+    """Return the requests that `--only` selects. Raises InputError if there is none."""
     names = set(match_ids([request.id for request in requests], only))
     return tuple(request for request in requests if request.id in names)
 
@@ -138,13 +140,13 @@ def _matches(rule: Exclude, cell: Cell) -> bool:
     )
 
 
-class _Maker:
+class _Expander:
     """Turns axes and entries into cells, checking names against what is known to exist."""
 
-    def __init__(self, matrix: Matrix, facts: Facts, also: Collection[str]) -> None:
+    def __init__(self, matrix: Matrix, facts: Facts, live_versions: Collection[str]) -> None:
         self._matrix = matrix
         self._facts = facts
-        self._versions = sorted({*facts.releases, *also}, key=Version)
+        self._versions = sorted({*facts.releases, *live_versions}, key=Version)
 
     def cells(self) -> Iterator[tuple[Cell, Location]]:
         matrix = self._matrix
@@ -167,7 +169,7 @@ class _Maker:
         options = self._matrix.options
         compiles = options.compile if entry.compile is None else entry.compile
         rdma = options.rdma if entry.rdma is None else entry.rdma
-        house = entry.wheelhouse or self._matrix.wheelhouse
+        wheelhouse = entry.wheelhouse or self._matrix.wheelhouse
         extras = options.extras if entry.extras is None else entry.extras
         self._check_extras(extras, location)
         return Cell(
@@ -181,7 +183,7 @@ class _Maker:
             extras=tuple(sorted(extras)),
             compile=compiles,
             rdma=rdma,
-            wheelhouse=(self._matrix.folder / house).resolve() if house else None,
+            wheelhouse=(self._matrix.folder / wheelhouse).resolve() if wheelhouse else None,
             base=self._base(entry.base or self._matrix.base, compiles, rdma, location),
         )
 
@@ -199,7 +201,7 @@ class _Maker:
             f"there is no torch {asked}",
             where=self._matrix.where((*location, "torch") if location[0] == "cells" else location),
             fix=did_you_mean(asked, [*self._versions, *minors])
-            or f"the data knows {minors[0]} to {minors[-1]}",
+            or f"known releases: {minors[0]} to {minors[-1]}",
         )
 
     def _check_cuda(self, entry: CellEntry, location: Location) -> None:
@@ -209,7 +211,7 @@ class _Maker:
         raise InputError(
             f"there is no CUDA build named {entry.cuda}",
             where=self._matrix.where(location),
-            fix=nearest_cuda(entry.cuda, names) or f"known are: {', '.join(names)}",
+            fix=nearest_cuda(entry.cuda, names) or f"known builds: {', '.join(names)}",
         )
 
     def _check_extras(self, extras: Sequence[str], location: Location) -> None:
@@ -218,7 +220,7 @@ class _Maker:
                 requirement = Requirement(text)
             except InvalidRequirement as error:
                 raise InputError(
-                    f"`{text}` is no requirement: {str(error).splitlines()[0]}",
+                    f"`{text}` is not a valid requirement: {str(error).splitlines()[0]}",
                     where=self._matrix.where(
                         (*location, "extras") if location[0] == "cells" else ("options", "extras")
                     ),
@@ -235,12 +237,12 @@ class _Maker:
         distributions = self._facts.distributions
         if entry.bootstrap is not None and entry.bootstrap not in distributions:
             raise InputError(
-                f"no distribution {entry.bootstrap!r} can be bootstrapped",
+                f"the distribution {entry.bootstrap!r} cannot be bootstrapped",
                 where=self._matrix.where(
                     (*location, "base") if location[0] == "cells" else ("base",)
                 ),
                 fix=did_you_mean(entry.bootstrap, distributions)
-                or f"known are: {', '.join(distributions)}; or name an `image` with its digest",
+                or f"known distributions: {', '.join(distributions)}; or name an `image` with its digest",
             )
         lists = distributions[entry.bootstrap or next(iter(distributions))].packages
         packages = {*entry.packages, *lists["python"]}

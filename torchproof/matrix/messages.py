@@ -1,4 +1,4 @@
-"""What is wrong in a matrix file, in words: file and line, the fault, the remedy."""
+"""Explains what is wrong in a matrix file: where, what, and how to fix it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from torchproof.matrix.schema import Matrix
 from torchproof.model.versions import cuda_number
 
 _FORMS = {
-    "torch": "a version of torch, as `2.9` or `2.9.1`",
-    "cuda": "the name of a CUDA build, as `cu128`",
-    "python": "a Python version, as `3.11`",
-    "cudnn": "a full version, as `9.10.2.21`",
-    "nccl": "a full version, as `2.30.7`",
-    "gpus": "an architecture, as `sm_90`",
-    "image": "an image pinned by digest, as `name@sha256:…`",
-    "driver": "a driver version, as `570.124.06`",
+    "torch": "a version of torch like `2.9` or `2.9.1`",
+    "cuda": "the name of a CUDA build like `cu128`",
+    "python": "a Python version like `3.11`",
+    "cudnn": "a full version like `9.10.2.21`",
+    "nccl": "a full version like `2.30.7`",
+    "gpus": "an architecture like `sm_90`",
+    "image": "an image pinned by digest like `name@sha256:…`",
+    "driver": "a driver version like `570.124.06`",
 }
 
 
 def nearest_cuda(given: str, known: Iterable[str]) -> str:
-    """Like `did_you_mean`, for CUDA names: nearest by number, the newer of two equally near."""
+    """Like `did_you_mean`, for CUDA names: nearest by number; on a tie, the newer one."""
     number = cuda_number(given if given.startswith("cu") else f"cu{given}")
     if not number:
         return ""
@@ -40,7 +40,7 @@ def nearest_cuda(given: str, known: Iterable[str]) -> str:
 
 
 def explain(error: ValidationError, document: Document) -> InputError:
-    """Turn pydantic's findings into one error that names every place, each with its remedy."""
+    """Turn pydantic's errors into one error that names every place, each with its fix."""
     # An unknown key often explains a missing one, so it goes first.
     details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
     first, *others = [_explain_one(detail, document) for detail in details]
@@ -59,21 +59,21 @@ def _explain_one(detail: ErrorDetails, document: Document) -> InputError:
         case "extra_forbidden":
             keys = _keys_at(location[:-1])
             message = f"unknown key `{name}`"
-            fix = did_you_mean(name, keys) or f"known here are: {', '.join(keys)}"
+            fix = did_you_mean(name, keys) or f"known keys: {', '.join(keys)}"
         case "missing":
-            message, fix = f"`{name}` is missing here", _remedy(name)
+            message, fix = f"`{name}` is missing here", _fix_for(name)
         case "string_pattern_mismatch":
             message = f"`{given}` is not {_FORMS.get(name, 'of the right form')}"
-            fix = _near(name, str(given))
+            fix = _suggestion(name, str(given))
         case "string_type" | "tuple_type" | "bool_type" if given is None:
-            message, fix = f"`{name}` has no value", _remedy(name)
+            message, fix = f"`{name}` has no value", _fix_for(name)
         case "string_too_short":
-            message, fix = f"`{name}` is empty", _remedy(name)
+            message, fix = f"`{name}` is empty", _fix_for(name)
         case "string_type":
-            message, fix = f"`{name}` must be text", _remedy(name)
+            message, fix = f"`{name}` must be text", _fix_for(name)
         case "literal_error":
-            message = f"`{given}` is not possible for `{name}`"
-            fix = f"it can be {detail.get('ctx', {}).get('expected', '')}"
+            message = f"`{given}` is not a valid value for `{name}`"
+            fix = f"use {detail.get('ctx', {}).get('expected', '')}"
         case "value_error":
             message = str(detail.get("ctx", {}).get("error", detail["msg"]))
         case "tuple_type":
@@ -81,19 +81,19 @@ def _explain_one(detail: ErrorDetails, document: Document) -> InputError:
         case "model_type" | "model_attributes_type" | "dict_type":
             message = f"`{name}` must be a mapping of keys"
         case "bool_parsing" | "bool_type":
-            message, fix = f"`{name}` is not true or false", "write `true` or `false`"
+            message, fix = f"`{name}` must be true or false", "write `true` or `false`"
         case _:
             message = f"`{name}`: {detail['msg'].lower()}"
     return InputError(message, where=document.where(location), fix=fix)
 
 
-def _remedy(name: str) -> str:
+def _fix_for(name: str) -> str:
     if name == "reason":
         return "say why: `reason: no GPU for it in our cluster`"
     return f"give {_FORMS[name]}" if name in _FORMS else ""
 
 
-def _near(name: str, given: str) -> str:
+def _suggestion(name: str, given: str) -> str:
     digits = "".join(character for character in given if character.isdigit())
     if name == "cuda" and len(digits) >= 3:
         return f"did you mean `cu{digits[:3]}`?"
@@ -105,7 +105,7 @@ def _near(name: str, given: str) -> str:
 
 
 def _keys_at(location: Location) -> list[str]:
-    """Return the keys that the model at a place of the file knows."""
+    """Return the keys that are allowed at a place of the file."""
     model: Any = Matrix
     for part in location:
         if isinstance(part, int):

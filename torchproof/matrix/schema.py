@@ -1,4 +1,4 @@
-"""What matrix.yaml may hold. matrix.schema.json is made from these models."""
+"""What matrix.yaml may contain. matrix.schema.json is made from these models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchproof.upstream.facts import Facts
 Torch = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")]
 Cuda = Annotated[str, StringConstraints(pattern=r"^cu\d{3}$")]
 Python = Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
-Wheel = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)+$")]
+WheelVersion = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)+$")]
 Arch = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 
@@ -65,15 +65,15 @@ class Options(Strict):
 
 
 class CellEntry(Strict):
-    """One more cell beside the axes. What it leaves out is as for the axes."""
+    """One more cell in addition to the axes. What it leaves out is as for cells of the axes."""
 
     torch: Torch
     cuda: Cuda
     python: Python | None = None
     platform: PlatformName | None = None
-    cudnn: Wheel | None = None
+    cudnn: WheelVersion | None = None
     """Replaces the cuDNN wheel that torch pins."""
-    nccl: Wheel | None = None
+    nccl: WheelVersion | None = None
     """Replaces the NCCL wheel that torch pins."""
     gpus: tuple[Arch, ...] = ()
     """Slim image: keep device code for these architectures only (`sm_90`)."""
@@ -82,7 +82,7 @@ class CellEntry(Strict):
     rdma: bool | None = None
     base: BaseEntry | None = None
     wheelhouse: Text | None = None
-    """Folder of wheels of your own, relative to matrix.yaml."""
+    """Folder of your own wheels, relative to matrix.yaml."""
 
 
 class Exclude(Strict):
@@ -117,7 +117,7 @@ class Probes(Strict):
     rest: bool = True
     """Whether the other probes of the set run too, as optional ones."""
     thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """Numbers a probe is judged by: probe → name → value."""
+    """Numbers that probes are judged by: probe → name → value."""
     bandwidth_tolerance: float = Field(default=0.1, ge=0, lt=1)
     """How far below its recorded baseline a bandwidth may fall: 0.1 is ten per cent."""
     baseline: Text = "baselines.yaml"
@@ -165,7 +165,7 @@ class Publish(Strict):
     accept_unproven: tuple[Text, ...] = ()
     """Probes that may be unproven; the tag says so."""
     keep: int = Field(default=5, ge=0)
-    """How many versions of a cell pruning leaves."""
+    """How many versions of a cell pruning keeps."""
     keep_verified: bool = True
 
 
@@ -185,9 +185,9 @@ class Matrix(Strict):
     base: BaseEntry = BaseEntry(bootstrap="debian/bookworm")
     options: Options = Options()
     wheelhouse: Text | None = None
-    """Folder of wheels of your own, for every cell that it has a torch for."""
+    """Folder of your own wheels, for every cell that it has a torch for."""
     cells: tuple[CellEntry, ...] = ()
-    """Cells beside the axes."""
+    """Cells in addition to the axes."""
     exclude: tuple[Exclude, ...] = ()
     probes: Probes = Probes()
     audit: Audit = Audit()
@@ -199,11 +199,11 @@ class Matrix(Strict):
     _document: Document | None = PrivateAttr(default=None)
 
     def attach(self, document: Document) -> None:
-        """Remember where each value stands."""
+        """Remember the document, for the line of each value."""
         self._document = document
 
     def where(self, location: Location) -> str:
-        """Return `matrix.yaml:12` for a value; an empty string for a matrix made in code."""
+        """Return `matrix.yaml:12` for a value; an empty string for a matrix built in code."""
         return self._document.where(location) if self._document else ""
 
     @property
@@ -231,7 +231,7 @@ class Matrix(Strict):
 
 
 def matrix_schema(facts: Facts) -> dict[str, Any]:
-    """Return the JSON Schema of matrix.yaml, with the names that the data knows, for completion."""
+    """Return the JSON Schema of matrix.yaml; it lists the known names, for editors to complete."""
     schema = Matrix.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     versions = sorted(facts.releases, key=Version, reverse=True)

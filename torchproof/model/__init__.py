@@ -1,1 +1,1 @@
-"""The values that travel: cells, locks, results. Pure; every room may use them."""
+"""The values that rooms pass to each other: cells, locks, results. Pure."""

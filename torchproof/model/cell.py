@@ -15,7 +15,7 @@ class Base:
 
     Exactly one of `image` (a reference pinned by digest) and `bootstrap` ("debian/bookworm", made
     from the distribution's archive) is set. `packages` are distribution packages beyond the
-    minimum, sorted; they carry the interpreter, and the options `compile` and `rdma`.
+    minimum, sorted: the interpreter, and what the options `compile` and `rdma` need.
     """
 
     image: str | None = None

@@ -17,7 +17,7 @@ def sha256_digest(data: bytes) -> str:
 
 
 def is_digest(text: object) -> bool:
-    """Tell whether a text is `sha256:` and 64 hexadecimal digits."""
+    """Return whether a text is `sha256:` and 64 hexadecimal digits."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 

@@ -15,7 +15,7 @@ WHEELHOUSE: Final = "wheelhouse"
 
 
 class LayerName(StrEnum):
-    """Steps of an image in order, by how rarely they change."""
+    """Steps of an image from bottom to top, those that change least first."""
 
     BASE = "base"
     PYTHON = "python"
@@ -29,7 +29,7 @@ class LayerName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedWheel:
-    """One wheel, exact. `index` is an alias (`pypi`, `pytorch/cu118`, `wheelhouse`), no URL."""
+    """One wheel, exact. `index` is an alias (`pypi`, `pytorch/cu118`, `wheelhouse`), not a URL."""
 
     name: str
     """Normalised distribution name (PEP 503)."""
@@ -70,7 +70,7 @@ class Lock:
     cuda: str
     cudnn: str
     nccl: str
-    """Version of the NCCL wheel that the image carries (after overrides)."""
+    """Version of the NCCL wheel in the image (after overrides)."""
     triton: str | None
     python: str
     platform: str
@@ -82,7 +82,7 @@ class Lock:
     archs: tuple[str, ...] = ()
     """Device code in torch's libraries, as published ("sm_90", "compute_120")."""
     driver_floor: str = ""
-    """Oldest Linux driver that runs this CUDA by minor-version compatibility."""
+    """Oldest Linux driver that runs this CUDA under minor-version compatibility."""
     compile: bool = True
     rdma: bool = False
 
@@ -97,5 +97,5 @@ class Lock:
 
     @property
     def digest(self) -> str:
-        """`sha256:…` of the lock's content, whatever its layout in the file."""
+        """`sha256:…` of the lock's content, independent of how the file is formatted."""
         return digest_of(self)

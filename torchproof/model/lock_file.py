@@ -15,7 +15,7 @@ from torchproof.errors import HostError, InputError
 from torchproof.model.lock import Lock
 
 IMAGES = Path("images")
-"""Folder of the cells, below the working directory."""
+"""Folder of the cells, relative to the working directory."""
 
 HEADER = """\
 # Made by `python build.py lock`. One cell, exact: every wheel, its hash, and where it comes from.
@@ -27,12 +27,12 @@ _ADAPTER: TypeAdapter[Lock] = TypeAdapter(Lock)
 
 
 def lock_path(cell: str, images: Path = IMAGES) -> Path:
-    """Return where the lock of a cell lies."""
+    """Return the path of a cell's lock."""
     return images / cell / "lock.yaml"
 
 
 def locked_versions(images: Path = IMAGES) -> frozenset[str]:
-    """Return the versions of torch that locks were made for, by the names of their cells."""
+    """Return the versions of torch that have locks, read from the cells' folder names."""
     names = (path.parent.name.partition("-")[0] for path in images.glob("*/lock.yaml"))
     return frozenset(name for name in names if _VERSION.fullmatch(name))
 
@@ -40,17 +40,17 @@ def locked_versions(images: Path = IMAGES) -> frozenset[str]:
 def read_lock(path: Path) -> Lock:
     """Read a lock.
 
-    Raises InputError, with the file and the field, for what is no lock.
+    Raises InputError, with the file and the field, if the file is not a lock.
     """
-    fix = "run `python build.py lock` to make it anew, or restore the file"
+    fix = "run `python build.py lock` to make it again, or restore the file"
     try:
         data = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("there is no lock here", where=str(path), fix=fix) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"not readable as a lock: {error}", where=str(path), fix=fix) from error
+        raise InputError(f"cannot be read as a lock: {error}", where=str(path), fix=fix) from error
     if not isinstance(data, dict):
-        raise InputError("a lock is a mapping of fields", where=str(path), fix=fix)
+        raise InputError("a lock must be a mapping of fields", where=str(path), fix=fix)
     try:
         return _ADAPTER.validate_python(data)
     except ValidationError as error:
@@ -66,7 +66,7 @@ def render_lock(lock: Lock) -> str:
 
 
 def write_lock(lock: Lock, path: Path) -> None:
-    """Write a lock, whole or not at all; leaves the file alone if nothing changes.
+    """Write a lock, whole or not at all; leave the file alone if nothing changes.
 
     Raises HostError if it cannot be written.
     """

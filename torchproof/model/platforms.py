@@ -1,4 +1,4 @@
-"""The platforms that cells can have, and what other programs call them: one table of names."""
+"""The platforms that cells can have, and their names in other programs."""
 
 from __future__ import annotations
 
@@ -35,14 +35,16 @@ PLATFORMS: Final = (
 
 def find_platform(name: str) -> Platform | None:
     """Look a platform up by any of its names: `linux/amd64`, `x86_64` or `amd64`."""
-    return next((one for one in PLATFORMS if name in (one.name, one.machine, one.debian)), None)
+    return next(
+        (item for item in PLATFORMS if name in (item.name, item.machine, item.debian)), None
+    )
 
 
 def platform_of(name: str) -> Platform:
     """Like `find_platform`, but raises InputError for a platform that cells cannot have."""
-    if (found := find_platform(name)) is not None:
-        return found
-    known = [one.name for one in PLATFORMS]
+    if (platform := find_platform(name)) is not None:
+        return platform
+    known = [platform.name for platform in PLATFORMS]
     raise InputError(
         f"{name!r} is not a platform that cells can have",
         fix=did_you_mean(name, known) or f"the platforms are {' and '.join(known)}",
@@ -57,8 +59,8 @@ def machine_of(name: str) -> str:
 def platform_of_tag(tag: str) -> str | None:
     """Return the platform of a wheel's platform tag: `linux/amd64` for `manylinux_2_28_x86_64`.
 
-    None for a tag of any platform (`any`), or of another system than Linux.
+    None for the tag `any`, and for systems other than Linux.
     """
     if "linux" not in tag:
         return None
-    return next((one.name for one in PLATFORMS if tag.endswith(one.machine)), None)
+    return next((item.name for item in PLATFORMS if tag.endswith(item.machine)), None)

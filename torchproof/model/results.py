@@ -21,7 +21,7 @@ class Outcome(StrEnum):
 
 
 class Level(StrEnum):
-    """What an audit rule says of an image. Only `ERROR` of a required rule fails a cell."""
+    """How serious a finding is. Only an `ERROR` of a required rule fails a cell."""
 
     PASS = "pass"
     NOTE = "note"
@@ -89,7 +89,7 @@ class Finding:
 class ProbeResult:
     """How one probe ended on one cell.
 
-    `code` is the probe's own short name of what happened (`ok`, `nccl_mismatch`, `no_json`);
+    `code` is the probe's own short name for what happened (`ok`, `nccl_mismatch`, `no_json`);
     `metrics` are JSON values; `seconds` is wall-clock time.
     """
 
@@ -111,14 +111,14 @@ class SubjectKind(StrEnum):
 
     IMAGE = "image"
     ENVIRONMENT = "environment"
-    """A virtual environment of the `venv` engine, or the present Python (`--target host`)."""
+    """A virtual environment of the `venv` engine, or the current Python (`--target host`)."""
     LOCK = "lock"
     """The cell failed before anything was built."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a verdict rests on. `digest` is of the subject; `at` is an RFC 3339 time in UTC."""
+    """What a verdict rests on. `digest` is the subject's; `at` is an RFC 3339 time in UTC."""
 
     subject: SubjectKind
     digest: str
@@ -128,7 +128,7 @@ class Evidence:
     audit: tuple[Finding, ...] = ()
     probes: tuple[ProbeResult, ...] = ()
     audited: bool = False
-    """The audit ran to its end: an empty `audit` then means that nothing was found."""
+    """The audit was completed: an empty `audit` then means that nothing was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotTried:
-    """A verdict on something that was not tried, or could not be: the reason stands for itself."""
+    """A verdict on something that was not, or could not be, tried: it needs only a reason."""
 
     state: State
     reason: str
@@ -154,7 +154,7 @@ class NotTried:
     nearest: tuple[str, ...] = ()
     fix: str = ""
     evidence: Evidence | None = None
-    """Partial evidence of a cell that became `blocked` by a fault of the host."""
+    """Partial evidence of a cell that became `blocked` because of a host fault."""
 
     def __post_init__(self) -> None:
         if self.state not in (State.BLOCKED, State.UNAVAILABLE, State.EXCLUDED, State.PLANNED):
@@ -166,7 +166,7 @@ Verdict = Judged | NotTried
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLayer:
-    """One layer of a built image. `name` is a layer of DESIGN (`cuda`), sizes are bytes.
+    """One layer of a built image. `name` is a `LayerName` (`cuda`), sizes are bytes.
 
     `size` is compressed where the engine knows it, else unpacked; `digest` is `sha256:…`.
     """
@@ -178,7 +178,7 @@ class ImageLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What a builder made of a lock: an image of an engine, an OCI layout, or an environment."""
+    """What a builder made from a lock: an image in an engine, an OCI layout, or an environment."""
 
     cell: str
     subject: SubjectKind
@@ -191,4 +191,4 @@ class Built:
     plan_hash: str
     seconds: float
     reused: bool = False
-    """Nothing had to be done: it was there already."""
+    """Nothing had to be done: it already existed."""

@@ -1,4 +1,4 @@
-"""Versions and names of versions: CUDA builds (`cu128` is 12.8), minor releases of torch."""
+"""Versions and their names: CUDA builds (`cu128` is 12.8), minor releases of torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _VERSION = re.compile(r"(\d+\.\d+)(\..*)?")
 
 
 def cuda_version(name: str) -> str:
-    """Return `12.8` for `cu128`, for `12.8` and for `12.8.1`; any other name (`cpu`) as it is."""
+    """Return `12.8` for `cu128`, `12.8` and `12.8.1`; any other name (`cpu`) unchanged."""
     if found := _NAME.fullmatch(name):
         return f"{found[1]}.{found[2]}"
     found = _VERSION.fullmatch(name)
@@ -17,7 +17,7 @@ def cuda_version(name: str) -> str:
 
 
 def cuda_number(name: str) -> int:
-    """Return 128 for `cu128`, to compare builds by age; 0 for a name of no CUDA (`cpu`)."""
+    """Return 128 for `cu128`, to compare builds by age; 0 for a name without CUDA (`cpu`)."""
     return int(name[2:]) if _NAME.fullmatch(name) else 0
 
 
