@@ -15,7 +15,7 @@ class Progress:
     """Shows what each cell is doing. Safe for several threads; use it as a context manager.
 
     `say(cell, text)` replaces a cell's line; `done(cell, text)` prints its final line, which stays.
-    A terminal gets spinners; anything else gets one line per call, with the seconds since the start.
+    A terminal gets spinners; anything else one line per call, with the seconds since the start.
     """
 
     def __init__(self, console: Console | None = None) -> None:

@@ -242,7 +242,7 @@ class _Expander:
                     (*location, "base") if location[0] == "cells" else ("base",)
                 ),
                 fix=did_you_mean(entry.bootstrap, distributions)
-                or f"known distributions: {', '.join(distributions)}; or name an `image` with its digest",
+                or f"known distributions: {', '.join(distributions)}; or give an `image` by digest",
             )
         lists = distributions[entry.bootstrap or next(iter(distributions))].packages
         packages = {*entry.packages, *lists["python"]}

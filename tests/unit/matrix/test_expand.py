@@ -101,7 +101,7 @@ def test_an_index_that_no_program_could_ask_is_refused_with_its_line(
 ) -> None:
     text = f"torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: '{url}'\n"
     told = str(_fault(tmp_path, text))
-    assert "is no URL of an index" in told
+    assert "is not the URL of an index" in told
     assert "matrix.yaml:4" in told
 
 
@@ -115,7 +115,7 @@ def test_an_index_that_no_program_could_ask_is_refused_with_its_line(
         ("torch: ['2.7.9']\ncuda: [cu118]\n", 1, "no torch 2.7.9", "2.7.1"),
         ("torch:\n  - '2.9'\n  - '1.13'\ncuda: [cu118]\n", 3, "no torch 1.13", "2."),
         ("cells:\n  - torch: '2.99'\n    cuda: cu128\n", 2, "no torch 2.99", "2.9"),
-        ("torch: ['2.9', '2.9.1']\ncuda: [cu128]\n", 1, "stands twice", "remove"),
+        ("torch: ['2.9', '2.9.1']\ncuda: [cu128]\n", 1, "is listed twice", "remove"),
         ("torch: '2.9'\ncuda: cu128\ncells:\n  - {torch: 2.9.1, cuda: cu128}\n", 4, "twice", ""),
         ("torch: ['2.9']\ncuda: [cu128]\nexclude:\n  - {cuda: cu128}\n", 4, "`reason`", "say why"),
         (
@@ -154,7 +154,7 @@ def test_an_index_that_no_program_could_ask_is_refused_with_its_line(
         ),
         ("torch: ['2.9']\ncuda: [cu128]\npython: ['3.13t']\n", 3, "3.13t", ""),
         ("torch: ['2.9']\ncuda: [cu128]\nplatform: [windows]\n", 3, "windows", "linux/amd64"),
-        ("torch: ['2.9']\ncuda: [cu128]\noptions: {extras: ['not a ! name']}\n", 3, "no req", ""),
+        ("torch: ['2.9']\ncuda: [cu128]\noptions: {extras: ['not a ! name']}\n", 3, "is not a valid req", ""),
         ("torch: ['2.9']\ncuda: [cu128]\noptions: {extras: [torch]}\n", 1, "extra", "remove"),
         ("torch: ['2.9']\ncuda: [cu128]\noptions: {compile: maybe}\n", 3, "true or false", "true"),
         (
@@ -164,7 +164,7 @@ def test_an_index_that_no_program_could_ask_is_refused_with_its_line(
             "",
         ),
         ("torch: ['2.9']\ncuda: [cu128]\nindexes: {pipy: 'https://x/'}\n", 3, "pipy", "`pypi`"),
-        ("torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: /simple\n", 4, "no URL", "https"),
+        ("torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: /simple\n", 4, "is not the URL", "https"),
         (
             "torch: ['2.9']\ncuda: [cu128]\nhosts:\n  - {name: a, driver: '570.1', gpu: H1000}\n",
             4,
