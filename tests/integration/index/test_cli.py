@@ -123,7 +123,7 @@ def test_a_lock_that_is_broken_fails_its_cell_and_upgrade_mends_it(desk: Desk) -
     [
         ("torch: ['2.9']\ncuda: [cu127]\n", "did you mean `cu128`?"),
         ("torch: ['2.99']\ncuda: [cu128]\n", "there is no torch 2.99"),
-        ("torch: ['2.9', '2.9.1']\ncuda: [cu128]\n", "stands twice"),
+        ("torch: ['2.9', '2.9.1']\ncuda: [cu128]\n", "is listed twice"),
         ("torch: ['2.9']\ncuda: [cu128]\nexclude: [{cuda: cu128}]\n", "`reason` is missing"),
         ("- a\n- b\n", "must be a mapping"),
         ("torch: [", "not YAML"),
