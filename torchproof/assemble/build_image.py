@@ -129,7 +129,7 @@ def open_base(
 
 
 def _base_beside(base: LockedBase, target: str) -> tuple[str, ...]:
-    """Return the base's repository if it lies in the registry that the image goes to."""
+    """Return the base's repository if it is in the registry that the image goes to."""
     if base.image is None:
         return ()
     reference = Reference.familiar(base.image)

@@ -23,7 +23,7 @@ class Destination(Protocol):
         ...
 
     def current(self) -> str | None:
-        """Return the digest of the image that the name stands for now, or None."""
+        """Return the digest of the image that the name refers to now, or None."""
         ...
 
     def has(self, digest: str, size: int) -> bool:
@@ -37,7 +37,7 @@ class Destination(Protocol):
         ...
 
     def finish(self, manifest: bytes, config_digest: str, layers: tuple[str, ...]) -> str:
-        """Make the name stand for this manifest, all its blobs being there; return its digest."""
+        """Make the name refer to this manifest, once all its blobs are there; return its digest."""
         ...
 
     def stop(self) -> None:

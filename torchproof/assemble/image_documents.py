@@ -12,7 +12,7 @@ from torchproof.model.digests import sha256_digest
 from torchproof.registry import OCI_CONFIG, OCI_MANIFEST, Descriptor
 
 CREATED: Final = "1980-01-01T00:00:00Z"
-"""Equal locks give equal images: no image has a time of its own."""
+"""Equal locks give equal images: no image carries a time stamp."""
 TITLE: Final = "org.opencontainers.image.title"
 
 

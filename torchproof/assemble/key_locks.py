@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class KeyLocks:
-    """Locks by key. Whoever waited finds what the one before has made."""
+    """Locks by key. A thread that waited finds what the previous holder made."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -16,7 +16,7 @@ class KeyLocks:
 
     @contextmanager
     def alone(self, key: str) -> Iterator[None]:
-        """Wait until nobody else is at this key, and keep others from it."""
+        """Wait until no other thread holds this key, and hold it."""
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:

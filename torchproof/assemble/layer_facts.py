@@ -1,7 +1,7 @@
 """What is known of layers: recipe → digest, diff_id, size. Beside the lock, and in the cache.
 
 A layer is a pure function of its recipe, so what one machine found out holds on all. The file
-beside the lock is committed: whoever has it needs no wheel that the registry has already.
+beside the lock is committed: with it, wheels whose layers the registry already has are not needed.
 """
 
 from __future__ import annotations

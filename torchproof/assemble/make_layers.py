@@ -150,7 +150,7 @@ class LayerMaker:
         return facts or self._learn(recipe, opened[-1], digest, size)
 
     def _learn(self, recipe: LayerRecipe, layer: OpenLayer, digest: str, size: int) -> LayerFacts:
-        """Keep what a layer that was made for the first time has told."""
+        """Record the facts of a layer that was made for the first time."""
         for path, state in layer.unchecked.items():
             mark(path, state)
         facts = LayerFacts(
@@ -168,7 +168,7 @@ class LayerMaker:
         return facts
 
     def _kept(self, recipe: LayerRecipe, facts: LayerFacts | None) -> LayerFacts:
-        """Make a small blob whole, or take it from the cache: the base is dear to read."""
+        """Make a small blob whole, or take it from the cache: reading the base is expensive."""
         path = self._resources.cache / "layers" / f"{recipe.key.removeprefix('sha256:')}.tar.gz"
         data = path.read_bytes() if facts and path.is_file() else b""
         if facts is None or sha256_digest(data) != facts.digest:

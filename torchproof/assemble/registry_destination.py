@@ -39,7 +39,7 @@ class RemoteDestination:
         repository = self._reference.repository
         found = self._registry.blob_size(repository, digest)
         if found is not None:
-            # Some registries tell no length; one that tells another holds another blob.
+            # Some registries report no length; a different length means a different blob.
             if found not in (0, size):
                 raise IntegrityError(
                     f"{self._registry.host} has {found} bytes for {digest}, which has {size}"

@@ -21,7 +21,7 @@ OF_WHEELS: Final = ("link", "duplicates", "pins", "architectures", "driver", "si
 
 
 def audit_tree(root: Path) -> list[Finding]:
-    """Audit an unpacked root or a virtual environment. Raises InputError if it is no directory."""
+    """Audit an unpacked root or a virtual environment. Raises InputError if it is neither."""
     return evaluate(RULES, open_directory(root))
 
 
@@ -32,7 +32,7 @@ def audit_image(
 
     With `lock`, what is installed is compared with it.
 
-    Raises InputError if there is none, CellError if it is no image, HostError (and its kinds) if
+    Raises InputError if none is found, CellError if what is found is not one, HostError if
     neither engine nor registry answers.
     """
     return evaluate(RULES, replace(open_anything(name), hosts=tuple(hosts), lock=lock))

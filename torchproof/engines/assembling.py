@@ -1,6 +1,6 @@
 """The builder `assemble` beside an engine: images come from wheels, the engine only runs them.
 
-Each cell's image lies in a folder of its own (an OCI image layout). A container engine, where there
+Each cell's image is in its own folder (an OCI image layout). A container engine, where there
 is one, loads it when the first command is to run in it.
 """
 
@@ -27,9 +27,9 @@ from torchproof.model.lock import Lock
 from torchproof.model.results import Built, Host, ImageLayer, SubjectKind
 
 LAYOUTS = Path("build/oci")
-"""Where layouts lie, one folder a cell."""
+"""Where layouts are, one folder a cell."""
 _RECORD = ".torchproof.json"
-"""In a layout: what was built. Names that begin with a dot are no part of the image."""
+"""In a layout: what was built. Names that begin with a dot are not part of the image."""
 
 
 class Loader(Protocol):

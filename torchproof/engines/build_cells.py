@@ -61,7 +61,7 @@ def build_cells(
 
     `done` is called in this thread, as each cell ends. Logs go to `reports/cells/<id>/logs`. A
     fault of a cell or of the machine becomes the cell's result. On KeyboardInterrupt everything
-    that was started is stopped before it goes on up; finished cells are kept.
+    that was started is stopped before it propagates; finished cells are kept.
     """
     work = _Work(engine=engine, reports=reports, images=images)
     jobs = jobs or _jobs(engine)
@@ -78,7 +78,7 @@ def build_cells(
             while waiting and len(running) < jobs:
                 ready = work.ready(waiting[0], reserved=sum(running.values()))
                 if ready is None and running:
-                    break  # for want of disk: one that runs may leave room, or layers to share
+                    break  # too little disk: a running build may leave room, or layers to share
                 lock = waiting.pop(0)
                 if isinstance(ready, BuildResult):
                     end(ready)

@@ -54,7 +54,7 @@ class Engine(Protocol):
 
     @property
     def copies(self) -> int:
-        """How often the unpacked wheels lie on disk, the installer's cache included."""
+        """How many copies of the unpacked wheels are on disk, the installer's cache included."""
         ...
 
     @property

@@ -102,7 +102,7 @@ def ca_bundle(environ: Mapping[str, str]) -> Path | None:
 
 
 def install_failure(lock: Lock, output: str) -> TorchproofError:
-    """Return the error that an installer's output tells, naming the wheel and the cell."""
+    """Return the error that an installer's output shows, naming the wheel and the cell."""
     text = redact(output)
     wheel = _named_wheel(lock, text)
     subject = f"{lock.cell}: {wheel or 'a wheel'}"
@@ -152,7 +152,7 @@ def _named_wheel(lock: Lock, text: str) -> str | None:
 
 
 def _errors(text: str) -> str:
-    """Return the part of an output that tells of the failure."""
+    """Return the part of an output that describes the failure."""
     marks = [place.start() for place in re.finditer(r"error:|×|ERROR|Hash mismatch", text)]
     told = text[marks[0] :] if marks else text
     return told.partition("\n------")[0]
@@ -166,7 +166,7 @@ def _hashes(text: str) -> str:
 
 
 def _last(text: str) -> str:
-    """Return the end of what an error tells, without BuildKit's step numbers and uv's arrows."""
+    """Return the end of an error message, without BuildKit's step numbers and uv's arrows."""
     lines: Iterable[str] = (
         re.sub(r"^#\d+ [\d.]+ ", "", line).strip(" ╰─▶│├×") for line in _errors(text).splitlines()
     )

@@ -1,4 +1,4 @@
-"""The driver and the GPUs of this machine, as NVML tells them. No CUDA context is made."""
+"""The driver and the GPUs of this machine, as NVML reports them. No CUDA context is made."""
 
 from __future__ import annotations
 

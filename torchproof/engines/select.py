@@ -1,4 +1,4 @@
-"""Which engine serves: the one asked for, or the best one that answers."""
+"""Which engine to use: the requested one, or the best one that answers."""
 
 from __future__ import annotations
 

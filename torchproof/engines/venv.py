@@ -120,7 +120,7 @@ class VenvEngine:
         stop_all()
 
     def free_bytes(self) -> int:
-        """Return the bytes free where the environments lie."""
+        """Return the bytes free where the environments are."""
         place = self._folder
         while not place.exists():
             place = place.parent

@@ -30,13 +30,13 @@ _NO_NETWORK = re.compile(r"Could not (resolve|connect)|Failed to fetch|Temporary
 def ensure_base(base: LockedBase, platform: str, *, cache: Path, log: Path) -> Path:
     """Return the tar of a `bootstrap:` base, made now if it is not in the cache.
 
-    Raises InputError for a base that is none, CellError for a package that the distribution does
+    Raises InputError for an invalid base, CellError for a package that the distribution does
     not have, HostError if mmdebstrap or the archive is missing.
     """
     match = re.fullmatch(r"(debian|ubuntu)/([a-z]+)", base.bootstrap or "")
     if match is None:
         raise InputError(
-            f"{base.bootstrap!r} is no base that can be made",
+            f"{base.bootstrap!r} is not a valid base",
             fix="write `bootstrap: debian/bookworm`, or `image: name@sha256:…`",
         )
     target = cache / "bases" / f"{base_ref(base, platform).rpartition(':')[2]}.tar"

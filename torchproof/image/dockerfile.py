@@ -39,7 +39,7 @@ _COMMENTS = {
 def render(lock: Lock) -> Mapping[str, str]:
     """Return file name → text of `images/<cell>/`, without the lock.
 
-    Raises InputError for a value that cannot stand in a Dockerfile.
+    Raises InputError for a value that a Dockerfile cannot hold.
     """
     plan = make_plan(lock)
     config = image_config(lock, plan)
@@ -78,7 +78,7 @@ def requirements(wheels: tuple[LockedWheel, ...]) -> str:
 
 
 def base_ref(base: LockedBase, platform: str) -> str:
-    """Return what stands behind FROM: the image pinned by digest, or the tag of a made base.
+    """Return what follows FROM: the image pinned by digest, or the tag of a made base.
 
     The tag of a made base names its recipe. The registry `localhost` keeps an engine that lacks
     the image from asking a public registry for a stranger's.
@@ -100,7 +100,7 @@ def quote(value: str) -> str:
     Raises InputError for line breaks and other control characters.
     """
     if any(ord(character) < 32 for character in value):
-        raise InputError(f"{value!r} cannot stand in a Dockerfile: it has control characters")
+        raise InputError(f"{value!r} cannot be in a Dockerfile: it has control characters")
     return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
 
 
@@ -127,7 +127,7 @@ def _words(values: tuple[str, ...]) -> tuple[str, ...]:
     """Return values that need no quoting in a shell; anything else is refused."""
     for value in values:
         if not re.fullmatch(r"[A-Za-z0-9][\w.+:~!=-]*", value):
-            raise InputError(f"{value!r} cannot stand in a Dockerfile")
+            raise InputError(f"{value!r} cannot be in a Dockerfile")
     return values
 
 

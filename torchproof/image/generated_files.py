@@ -15,7 +15,7 @@ from torchproof.model.lock import Lock
 from torchproof.model.lock_file import IMAGES
 
 TEMPLATES = "templates"
-"""The one folder of images/ that is no cell."""
+"""The one folder of images/ that is not a cell's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def write_files(lock: Lock, images: Path = IMAGES) -> tuple[Change, ...]:
 
 
 def stale_folders(cells: Iterable[str], images: Path = IMAGES) -> tuple[Path, ...]:
-    """Return the folders of cells that the matrix has no more."""
+    """Return the folders of cells that the matrix no longer has."""
     known = {*cells, TEMPLATES}
     folders = sorted(path for path in images.glob("*/") if path.name not in known)
     return tuple(path for path in folders if (path / "lock.yaml").exists() or [*_generated(path)])

@@ -49,7 +49,7 @@ class Member:
 
     `mode` holds the permission bits, `size` is bytes of content. `target` is a symbolic link's
     text as it stands, or the path of a hard link's other name (empty if that climbs out). `pieces`
-    starts the content, and can be used only before the next event is asked for.
+    starts the content, and can be used only until the next event is requested.
     """
 
     path: str
@@ -82,7 +82,7 @@ class OpaqueDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClimbingName:
-    """A member whose name, as the tar has it, climbs out of the root. It is no part of an image."""
+    """A member whose name, as the tar has it, climbs out of the root: not part of an image."""
 
     name: str
 

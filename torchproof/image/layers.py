@@ -8,10 +8,10 @@ from torchproof.model.digests import canonical_json, digest_of
 from torchproof.model.lock import LayerName, Lock, LockedWheel
 
 PREFIX = "/opt/venv"
-"""Where the virtual environment of an image lies."""
+"""Where the virtual environment of an image is."""
 RECIPE = 1
 """How layers are made from wheels. One more whenever the steps of the Dockerfile change what they
-leave behind: images and environments of the old recipe are then built anew."""
+leave behind: images and environments of the old recipe are then built again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

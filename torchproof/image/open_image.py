@@ -1,4 +1,4 @@
-"""Where an image lies: an OCI layout, a registry, an engine. All give the same value.
+"""Where an image is: an OCI layout, a registry, an engine. All give the same value.
 
 An edge. Nothing is built here, and nothing is changed.
 """
@@ -25,7 +25,7 @@ from torchproof.registry import OCI_MANIFEST, Manifest, Reference, Registry
 
 @contextmanager
 def find_image(ref: str, digest: str, scratch: Path) -> Iterator[Image]:
-    """Open the image that a report names by `ref` and `digest`, wherever it lies.
+    """Open the image that a report names by `ref` and `digest`, wherever it is.
 
     `scratch` takes what an engine saves. Raises `CellError` when the image no longer exists, or is
     another one now.
@@ -49,7 +49,7 @@ def find_image(ref: str, digest: str, scratch: Path) -> Iterator[Image]:
 
 
 def _remote(ref: str) -> Reference | None:
-    """Read a reference that says it lies in a registry: it has a digest."""
+    """Read a reference to an image in a registry: one that has a digest."""
     host, _, rest = ref.partition("/")
     if "@sha256:" not in ref or not rest or not ("." in host or ":" in host or host == "localhost"):
         return None

@@ -1,7 +1,7 @@
 """An image that is stored somewhere: its configuration, its layers, and the manifest it has there.
 
 The bytes stay as they are stored: a configuration goes out byte by byte as it was tested. Where
-images are found is told by `open_image`, `saved_archive` and `engine_image`.
+images are found is in `open_image`, `saved_archive` and `engine_image`.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def from_manifest(
 def pick_platform(index: dict[str, Any], platform: str = "linux/amd64") -> str | None:
     """Return the digest of an index's only image, or of the first one for a platform.
 
-    What stands beside images, such as BuildKit's attestations, is of the system `unknown`.
+    What is listed beside images, such as BuildKit's attestations, is of the system `unknown`.
     """
     images = [
         one

@@ -1,7 +1,7 @@
 """Parts of a wheel on an index: its directory, and pieces of its members, by range requests.
 
 A deflate stream can only be read from its start, but a block of it can be found by trial: so the
-end of a member of a gigabyte is read without what lies before.
+end of a member of a gigabyte is read without what precedes it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class RangeFile(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a member's packed bytes lie."""
+    """Where a member's packed bytes are."""
 
     offset: int
     packed: int
@@ -118,7 +118,7 @@ class Place:
 
 
 class PartialWheel:
-    """A wheel of which parts are read, from a URL or a file. Raises CellError if it is no wheel."""
+    """A wheel read in parts, from a URL or a file. Raises CellError if it is not a wheel."""
 
     def __init__(self, source: RangeFile | Path) -> None:
         self._file: io.RawIOBase | io.BufferedReader = (
@@ -147,13 +147,13 @@ class PartialWheel:
         return self._file.fetched if isinstance(self._file, RangeFile) else 0
 
     def find(self, ending: str) -> Place | None:
-        """Return where the member lies whose name ends so; None if there is none."""
+        """Return where the member is whose name has this ending; None if there is none."""
         info = next((info for name, info in self._members.items() if name.endswith(ending)), None)
         if info is None:
             return None
         header = self._read(info.header_offset, LOCAL.size)
         if len(header) < LOCAL.size:
-            raise CellError(f"{info.filename} lies outside of its wheel")
+            raise CellError(f"{info.filename} is outside its wheel")
         fields = LOCAL.unpack(header)
         return Place(
             offset=info.header_offset + LOCAL.size + fields[9] + fields[10],
@@ -175,7 +175,7 @@ class PartialWheel:
     def end(self, place: Place, packed: int) -> bytes:
         """Return what about the last bytes of a member unpack to.
 
-        What refers to bytes before the part that was read stands as 0xff. Empty if no block of the
+        What refers to bytes before the part that was read is 0xff. Empty if no block of the
         stream starts there.
         """
         length = min(packed, place.packed)

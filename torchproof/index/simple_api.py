@@ -47,7 +47,7 @@ def fetch_page(index: str, project: str, client: httpx.Client) -> tuple[WheelFil
 def parse_page(text: str, *, base: str, kind: str) -> tuple[WheelFile, ...]:
     """Read the wheels of a page; `base` is its URL, `kind` its content type.
 
-    Raises IndexUnreachableError for what is no page of an index.
+    Raises IndexUnreachableError for anything that is not a page of an index.
     """
     if "json" in kind:
         return _parse_json(text, base)
@@ -61,7 +61,7 @@ def parse_page(text: str, *, base: str, kind: str) -> tuple[WheelFile, ...]:
     )
     if not found:
         # A portal or proxy that answers for the index must not look like an index without wheels.
-        raise IndexUnreachableError(f"{redact(base)} answers no page of an index")
+        raise IndexUnreachableError(f"{redact(base)} does not answer with a page of an index")
     return found
 
 
@@ -81,7 +81,9 @@ def _parse_json(text: str, base: str) -> tuple[WheelFile, ...]:
             )
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IndexUnreachableError(f"{redact(base)} answers no page of an index") from error
+        raise IndexUnreachableError(
+            f"{redact(base)} does not answer with a page of an index"
+        ) from error
 
 
 class _Anchors(HTMLParser):

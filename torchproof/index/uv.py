@@ -43,7 +43,7 @@ NETWORK_TROUBLE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelFile:
-    """One wheel that an index (or a folder) offers. `size` and `sha256` are None if not told."""
+    """One wheel that an index (or a folder) offers. `size`, `sha256`: None if not given."""
 
     filename: str
     url: str
@@ -207,7 +207,7 @@ def _strings(values: Sequence[str]) -> str:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that uv gets: the user's, but for settings that change its answers."""
+    """Return the environment that uv gets: the user's, without settings that change its answers."""
     kept = {
         key: value
         for key, value in environ.items()

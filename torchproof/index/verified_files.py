@@ -1,4 +1,4 @@
-"""Files that were hashed once and that nobody has written to since, so need no hashing again.
+"""Files that were hashed once and have not been written to since: they need no second hashing.
 
 A mark beside a file holds what the file system said of it: size, inode, and when content and
 inode last changed. The last (`st_ctime_ns`) is the kernel's own and cannot be set back. What a
@@ -20,7 +20,7 @@ def state_of(path: Path) -> State:
 
 
 def mark(path: Path, state: State) -> None:
-    """Note that a file was right while it was in this state. A disk that refuses is no fault."""
+    """Note that a file was right while it was in this state. A disk that refuses is not a fault."""
     with contextlib.suppress(OSError):
         _mark_of(path).write_text(_line(state), encoding="ascii")
 

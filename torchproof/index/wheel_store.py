@@ -33,7 +33,7 @@ Progress = Callable[[int], None]
 class WheelStore:
     """Wheels on this machine, each downloaded once, whole, with the right hash.
 
-    Safe for several threads and processes. Files lie in `<cache>/wheels/<sha256>/<file name>`.
+    Safe for several threads and processes. Files are in `<cache>/wheels/<sha256>/<file name>`.
     """
 
     def __init__(self, cache: Path, indexes: Indexes) -> None:
@@ -46,7 +46,7 @@ class WheelStore:
         return httpx.Client(timeout=TIMEOUT, follow_redirects=True)
 
     def path(self, wheel: LockedWheel) -> Path | None:
-        """Return where a wheel lies if it is here already; touches no network."""
+        """Return the path of a wheel that is already here, else None; uses no network."""
         for folder in self._indexes.wheelhouses:
             file = folder / wheel.filename
             if wheel.index == WHEELHOUSE and file.is_file():
@@ -57,14 +57,14 @@ class WheelStore:
     def url(self, wheel: LockedWheel) -> str:
         """Return where a wheel can be downloaded now, by asking its index.
 
-        Raises IndexUnreachableError, or CellError if the index has the file no more.
+        Raises IndexUnreachableError, or CellError if the index no longer has the file.
         """
         key = (wheel.index, wheel.filename)
         if key not in self._urls:
             self.look_up([wheel])
         if key not in self._urls:
             raise CellError(
-                f"the index `{wheel.index}` has no {wheel.filename} (any more)",
+                f"{wheel.filename} is not on the index `{wheel.index}` (any more)",
                 fix="run `python build.py lock --upgrade` for this cell",
             )
         return self._urls[key]
@@ -163,7 +163,7 @@ class WheelStore:
             return {wheel.filename: path for wheel, path in zip(wanted, paths, strict=True)}
 
     def adopt(self, url: str, filename: str) -> tuple[Path, str, int]:
-        """Download a file whose hash no one told; return its path, sha256 and size in bytes.
+        """Download a file whose hash is not known; return its path, sha256 and size in bytes.
 
         Only a fresh lock may do this: it pins what came.
         """
@@ -179,7 +179,7 @@ class WheelStore:
         return target, sha256, size
 
     def measure(self, url: str) -> int | None:
-        """Ask for the size of a file in bytes without downloading it; None if not told."""
+        """Ask for the size of a file in bytes without downloading it; None if unknown."""
         try:
             answer = self._client.head(self._signed(url), headers={"Accept-Encoding": "identity"})
         except NO_ANSWER:

@@ -57,7 +57,7 @@ def read_baseline(path: Path, tolerance: float) -> Baseline:
         raise InputError(f"a baseline's {key}: {first['msg']}", where=str(path)) from None
     except (yaml.YAMLError, KeyError, TypeError) as error:
         raise InputError(
-            f"no baseline file: {error}", where=str(path), fix="record it anew: --record-baseline"
+            f"no baseline file: {error}", where=str(path), fix="record it again: --record-baseline"
         ) from None
     return Baseline(entries=entries, tolerance=tolerance)
 

@@ -24,7 +24,7 @@ FOLDER_VARIABLE = "TORCHPROOF_LEASES"
 
 
 def lease_folder() -> Path:
-    """Where the lock files lie: shared by all runs of one user on one machine."""
+    """Where the lock files are: shared by all runs of one user on one machine."""
     configured = os.environ.get(FOLDER_VARIABLE)
     if configured:
         return Path(configured)
@@ -49,7 +49,7 @@ def lease(
     Raises HostError when the machine has fewer, or when `timeout` seconds have passed.
     """
     if count > len(gpus):
-        raise HostError(f"{count} GPUs asked for; this host has {len(gpus)}")
+        raise HostError(f"{count} GPUs are needed; this host has {len(gpus)}")
     if count == 0:
         yield ()
         return

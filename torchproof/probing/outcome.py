@@ -22,7 +22,7 @@ HANGS = frozenset({"hang", "timeout", "collective_timeout"})
 VAGUE = frozenset({"exception", "rank_failed", "rank_died", "garbage", "no_json", *HANGS})
 """Codes that say how a script ended and not why: the table of diagnoses is asked."""
 LOG_END = 20_000
-"""Characters of standard error that are searched: what led to the end stands there."""
+"""Characters of standard error that are searched: what led to the end is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ def _died(number: int) -> Answer:
 def _json(stdout: str) -> dict[str, Any] | str:
     """Return the one object that a script printed, or a code that says what is wrong with it.
 
-    An entrypoint may greet on standard output, so lines that are no answers may stand around it.
+    An entrypoint may greet on standard output, so there may be other lines around the answer.
     """
     objects = []
     for line in stdout.splitlines():

@@ -91,7 +91,7 @@ class ProbeItem(pytest.Item):
         super().__init__(**rest)
         self.trial, self.probe, self.must = trial, probe, must
         self.add_marker(pytest.mark.xdist_group(trial.built.cell))
-        # The runner ends a probe itself, and waiting for a GPU is no fault of the probe.
+        # The runner ends a probe itself, and waiting for a GPU is not the probe's fault.
         self.add_marker(pytest.mark.timeout(0))
 
     def runtest(self) -> None:

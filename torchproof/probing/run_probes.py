@@ -160,7 +160,7 @@ def run_probe(trial: Trial, probe: Probe, *, required: bool) -> ProbeResult:
             )
         except TorchproofError as error:
             result = _could_not_run(probe, required, host, error)
-    # Kept as measured: a baseline that is recorded later judges it anew.
+    # Kept as measured: a baseline that is recorded later judges it again.
     trial.store.save(result)
     return judge(result, options.baseline)
 
@@ -224,7 +224,7 @@ def _skipped(probe: Probe, required: bool, built: Built, host: Host) -> ProbeRes
         here = f"{len(host.gpus)} GPU" if host.gpus else "no GPU"
         code, why = "too_few_gpus", f"needs {probe.gpus} GPU; this host has {here}"
     elif probe.container_only and built.subject is not SubjectKind.IMAGE:
-        code, why = "no_container", "says something of a container only, and this is none"
+        code, why = "no_container", "applies only to a container, and this is not one"
     else:
         return None
     return ProbeResult(

@@ -61,7 +61,7 @@ class ProbeStore:
 
 
 def result_from(row: Mapping[str, Any]) -> ProbeResult:
-    """Read a result back from JSON. Raises KeyError, TypeError or ValueError if it is none."""
+    """Read a result back from JSON. Raises KeyError, TypeError or ValueError if it is not one."""
     values = dict(row)
     values["outcome"] = Outcome(values["outcome"])
     if values.get("host"):

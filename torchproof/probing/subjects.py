@@ -106,23 +106,23 @@ def _chosen(
 ) -> tuple[tuple[Probe, bool], ...]:
     if matrix is None:
         return select_probes(probes, only=choice.names)
-    wishes = matrix.probes
+    wanted = matrix.probes
     return select_probes(
         probes,
-        required=wishes.required,
-        optional=wishes.optional,
-        rest=wishes.rest,
+        required=wanted.required,
+        optional=wanted.optional,
+        rest=wanted.rest,
         only=choice.names,
     )
 
 
 def _options(choice: Choice, matrix: Matrix | None) -> RunOptions:
-    wishes = matrix.probes if matrix else None
+    wanted = matrix.probes if matrix else None
     return RunOptions(
         shm_size=choice.shm_size,
         ranks_per_gpu=choice.ranks_per_gpu,
-        thresholds=wishes.thresholds if wishes else {},
-        baseline=read_baseline(choice.matrix.parent / wishes.baseline, wishes.bandwidth_tolerance)
-        if wishes
+        thresholds=wanted.thresholds if wanted else {},
+        baseline=read_baseline(choice.matrix.parent / wanted.baseline, wanted.bandwidth_tolerance)
+        if wanted
         else Baseline(),
     )

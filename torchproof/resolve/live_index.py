@@ -26,7 +26,7 @@ _PARALLEL = 8
 def ask_indexes(matrix: Matrix, indexes: Indexes) -> IndexOffers:
     """Ask each index that the matrix could need for its wheels of torch.
 
-    Never raises for an index that does not answer: its reason stands in `problems`.
+    Never raises for an index that does not answer: the reason is in `problems`.
     """
     versions = dict.fromkeys((*matrix.torch, *(cell.torch for cell in matrix.cells)))
     cudas = dict.fromkeys((*matrix.cuda, *(cell.cuda for cell in matrix.cells)))

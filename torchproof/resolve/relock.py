@@ -26,8 +26,8 @@ from torchproof.upstream.facts import Facts
 class Locked:
     """What became of one cell's lock.
 
-    `lock` is None if there is none, and `error` says why. `why` tells what made a new one needed;
-    it is empty for a lock that was kept. `note` tells where the index differs from the data.
+    `lock` is None if there is none, and `error` says why. `why` says why a new one was needed;
+    it is empty for a lock that was kept. `note` says where the index differs from the data.
     """
 
     cell: str
@@ -60,7 +60,7 @@ def why_outdated(lock: Lock, cell: Cell, index: str) -> str:
             return f"{title} was {getattr(lock, title)}, is {value}"
     chosen = {item.chosen for item in lock.overrides}
     if chosen != {value for value in (cell.cudnn, cell.nccl) if value is not None}:
-        return "the overrides are others"
+        return "the overrides differ"
     return _extras_depart(lock, cell) or _torch_departs(lock, cell, index)
 
 
@@ -72,7 +72,7 @@ def _extras_depart(lock: Lock, cell: Cell) -> str:
         if version is None or not requirement.specifier.contains(version, prereleases=True):
             return f"`{text}` is not in it"
     if not cell.extras and lock.layer(LayerName.EXTRAS):
-        return "it has extras that are asked for no more"
+        return "it has extras that are no longer asked for"
     return ""
 
 
@@ -99,7 +99,7 @@ def lock_cells(
 ) -> tuple[Locked, ...]:
     """Lock every cell that can be tried; write `images/<cell>/lock.yaml`.
 
-    One failing cell never stops the others: its error stands in its result. `done` is called as
+    One failing cell never stops the others: its error is in its result. `done` is called as
     each cell is ready. Plain cells come before their variants, which share their wheels.
     """
     ready = [item for item in surveyed if item.verdict is None]

@@ -269,7 +269,7 @@ def _check(cell: Cell, lock: Lock) -> None:
 
 
 def requirement_name(text: str) -> str | None:
-    """Return the normalised name of a requirement; None if it is none."""
+    """Return the normalised name of a requirement; None if it is not valid."""
     try:
         return canonicalize_name(Requirement(text).name)
     except InvalidRequirement:

@@ -1,4 +1,4 @@
-"""What stands behind each cell before anything is built: asked for, excluded, available or not."""
+"""What is known of each cell before anything is built: requested, excluded, available or not."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class IndexOffers:
     """What the indexes say now. An alias in neither mapping was not asked."""
 
     offers: Mapping[str, frozenset[Offer]] = field(default_factory=dict)
-    """Alias → wheels of torch there. For `pypi`, only what was asked for."""
+    """Alias → wheels of torch there. For `pypi`, only the versions that were asked about."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """Alias → why it gave no answer."""
 
@@ -40,7 +40,7 @@ class IndexOffers:
 class Availability:
     """Where a cell's torch comes from, or why it comes from nowhere.
 
-    `index` is an alias; `verdict` is None if the cell can be tried; `note` tells a difference
+    `index` is an alias; `verdict` is None if the cell can be tried; `note` names a difference
     between the data and an index, or where an unusual wheel comes from.
     """
 
@@ -215,7 +215,7 @@ def _no_cuda(cell: Cell, facts: Facts, said: str) -> NotTried:
 
 
 def _absence(cell: Cell, facts: Facts) -> tuple[str, ...]:
-    """Return the sources that say that a build does not exist; none if nobody says so.
+    """Return the sources that say that a build does not exist; none if no source does.
 
     A release whose builds are all known says it for each Python and platform, too.
     """

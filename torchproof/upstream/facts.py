@@ -144,7 +144,7 @@ class Facts:
         )
 
     def release(self, torch: str) -> Release | None:
-        """Return a release; a patch newer than the data stands on the newest known patch."""
+        """Return a release; for a patch newer than the data, the newest known patch."""
         known = self.releases.get(torch)
         if known is not None:
             return known

@@ -291,7 +291,7 @@ def test_zip64_fields_are_read(tmp_path: Path) -> None:
     ("files", "match"),
     [
         ({"other-1.0.dist-info/METADATA": b""}, "exactly one"),
-        ({"demo-1.0.data/wrong/x": b""}, "no folder of .data"),
+        ({"demo-1.0.data/wrong/x": b""}, "not a folder of .data"),
     ],
 )
 def test_what_is_no_wheel_is_refused(tmp_path: Path, files: dict[str, bytes], match: str) -> None:

@@ -146,7 +146,7 @@ def test_the_tag_of_a_made_base_names_its_recipe() -> None:
 @pytest.mark.parametrize("name", ["numpy\nRUN evil", "numpy; evil", "$(evil)", "-r evil"])
 def test_a_name_that_is_more_than_a_name_is_refused(name: str) -> None:
     evil = replace(LOCK.wheels[0], name=name)
-    with pytest.raises(InputError, match="cannot stand in a Dockerfile"):
+    with pytest.raises(InputError, match="cannot be in a Dockerfile"):
         dockerfile(replace(LOCK, wheels=(evil, *LOCK.wheels[1:])))
 
 

@@ -84,7 +84,7 @@ def test_json_marks_yanked_files() -> None:
     ],
 )
 def test_what_is_no_page_counts_as_no_answer(text: str, kind: str) -> None:
-    with pytest.raises(IndexUnreachableError, match="no page of an index"):
+    with pytest.raises(IndexUnreachableError, match="not answer with a page of an index"):
         parse_page(text, base=BASE, kind=kind)
 
 

@@ -154,7 +154,12 @@ def test_an_index_that_no_program_could_ask_is_refused_with_its_line(
         ),
         ("torch: ['2.9']\ncuda: [cu128]\npython: ['3.13t']\n", 3, "3.13t", ""),
         ("torch: ['2.9']\ncuda: [cu128]\nplatform: [windows]\n", 3, "windows", "linux/amd64"),
-        ("torch: ['2.9']\ncuda: [cu128]\noptions: {extras: ['not a ! name']}\n", 3, "is not a valid req", ""),
+        (
+            "torch: ['2.9']\ncuda: [cu128]\noptions: {extras: ['not a ! name']}\n",
+            3,
+            "not a valid req",
+            "",
+        ),
         ("torch: ['2.9']\ncuda: [cu128]\noptions: {extras: [torch]}\n", 1, "extra", "remove"),
         ("torch: ['2.9']\ncuda: [cu128]\noptions: {compile: maybe}\n", 3, "true or false", "true"),
         (
@@ -164,7 +169,7 @@ def test_an_index_that_no_program_could_ask_is_refused_with_its_line(
             "",
         ),
         ("torch: ['2.9']\ncuda: [cu128]\nindexes: {pipy: 'https://x/'}\n", 3, "pipy", "`pypi`"),
-        ("torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: /simple\n", 4, "is not the URL", "https"),
+        ("torch: ['2.9']\ncuda: [cu128]\nindexes:\n  pypi: /simple\n", 4, "not the URL", "https"),
         (
             "torch: ['2.9']\ncuda: [cu128]\nhosts:\n  - {name: a, driver: '570.1', gpu: H1000}\n",
             4,

@@ -78,7 +78,7 @@ def install(
     """Map the members of a wheel to files below the prefix.
 
     `installer` goes to INSTALLER; `interpreter` is the name in the first line of console scripts.
-    Raises IntegrityError for what is no valid wheel.
+    Raises IntegrityError for an invalid wheel.
     """
     return _Installer(wheel, python, installer, interpreter).run()
 
@@ -161,7 +161,7 @@ class _Installer:
             if fixed != data:
                 return self._made(path, fixed, mode)
         entry = self.rows.get(member.name)
-        # A line that cannot be right is made anew from the file, as one that is missing.
+        # A line that cannot be right is computed from the file, like one that is missing.
         plausible = entry and entry.hash_ and entry.size in (None, member.size)
         hash_ = str(entry.hash_) if entry and plausible else ""
         row = (self._relative(path), hash_, str(member.size) if hash_ else "")
@@ -175,7 +175,7 @@ class _Installer:
             return f"{self.site}/{member.name}", mode, "purelib"
         scheme, _, rest = rest.partition("/")
         if scheme not in SCHEME_NAMES or not rest:
-            raise self._bad(f"{member.name}: {scheme!r} is no folder of .data")
+            raise self._bad(f"{member.name}: {scheme!r} is not a folder of .data")
         match scheme:
             case "scripts":
                 return f"{PREFIX}/bin/{rest}", 0o755, scheme

@@ -30,7 +30,7 @@ _ENTRY_HEADERS: Final = range(32, 1024)
 
 
 def target_of(gpu: str) -> int:
-    """Return the number of an architecture (`sm_90` → 90). Raise InputError if it is none."""
+    """Return the number of an architecture (`sm_90` → 90). Raise InputError if it is not one."""
     digits = gpu.removeprefix("sm_")
     if not gpu.startswith("sm_") or not digits.isdigit() or not 50 <= int(digits) < 1000:
         raise InputError(f"{gpu!r} is no GPU architecture", fix="write it as sm_90")
@@ -153,7 +153,7 @@ class Pruner:
         return int(header + _FIRST_ENTRY.size if header + payload > HELD else _HEADER.size)
 
     def _needed(self) -> int | None:
-        """Return the bytes of the container at the front, None if it is none or too large."""
+        """Return the bytes of the container at the front, None if it is not one or too large."""
         if len(self._buffer) < _HEADER.size:
             return None
         _, version, header, payload = _HEADER.unpack_from(self._buffer)

@@ -55,7 +55,7 @@ def _template(mode: int) -> Template:
 
 @cache
 def _pax_template() -> Template:
-    """Return the header of what stands before a header whose name is too long for it."""
+    """Return the extended header that precedes a header whose name is too long for it."""
     return _emptied(_header("x" * (_NAME + 1), tarfile.REGTYPE, 0o644)[: tarfile.BLOCKSIZE])
 
 

@@ -1,4 +1,4 @@
-"""A wheel as a zip archive: members in the order they lie in the file, checked before use.
+"""A wheel as a zip archive: members in the order of the file, checked before use.
 
 Nothing is inflated here. What an installer could be misled by is refused: names that climb out or
 occur twice, links, members that overlap or that the two directories of a zip disagree about.

@@ -42,7 +42,7 @@ def unpacked(member: Member, packed: Iterable[bytes], where: str) -> bytes:
 class Sequential:
     """A wheel read from front to back once, hashed on the way if wanted, `step` bytes at a time.
 
-    Members must be asked for in order of offset; what lies between is read for the hash.
+    Members must be requested in order of offset; what is between them is read for the hash.
     """
 
     def __init__(self, wheel: WheelFile, *, hashing: bool, step: int = CHUNK) -> None:

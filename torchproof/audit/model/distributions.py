@@ -31,7 +31,7 @@ class RecordedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """One installed distribution. `name` is normalised; `site` is the directory it lies in."""
+    """One installed distribution. `name` is normalised; `site` is the directory it is in."""
 
     name: str
     version: str
@@ -69,7 +69,7 @@ def find_distributions(facts: ImageFacts) -> tuple[Distribution, ...]:
 
 
 def _is_site(facts: ImageFacts, folder: str) -> bool:
-    """Tell whether Python imports from a directory; `setuptools/_vendor` is no such place."""
+    """Tell whether Python imports from a directory; `setuptools/_vendor` is not one."""
     named = posixpath.basename(folder) in ("site-packages", "dist-packages")
     return named or folder in facts.env.get("PYTHONPATH", "").split(":")
 

@@ -38,7 +38,7 @@ MAX_INCLUDES: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """One object of a process: where it was found, and which object asked for it."""
+    """One object of a process: where it was found, and which object needs it."""
 
     path: str
     elf: ElfFacts

@@ -62,7 +62,7 @@ def shebang(text: str | None) -> list[str]:
 def interpreter_of(facts: ImageFacts, script: str) -> tuple[str, str | None]:
     """Return (as written, path) of a script's interpreter; the path is None if it does not resolve.
 
-    `#!/usr/bin/env python` is looked up by PATH; ("", None) for what is no script.
+    `#!/usr/bin/env python` is looked up by PATH; ("", None) for anything else.
     """
     words = shebang(facts.text(script))
     if not words:

@@ -73,7 +73,7 @@ class Instruction:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One build stage. `base` is what stands behind FROM with the global ARGs filled in.
+    """One build stage. `base` is what follows FROM with the global ARGs filled in.
 
     `parent` is the stage that it starts from, if it starts from one.
     """
@@ -152,7 +152,7 @@ def parse_dockerfile(text: str, path: str = "Dockerfile") -> Dockerfile:
             given = [word.partition("=") for word in instruction.words if "=" in word]
             globals_ |= {name: expand(value, globals_) for name, _, value in given}
         else:
-            problems.append((instruction.line, f"{instruction.name} stands before the first FROM"))
+            problems.append((instruction.line, f"{instruction.name} comes before the first FROM"))
     if head is not None:
         stages.append(_stage(head, current, stages, globals_))
     else:
@@ -215,7 +215,7 @@ def _instructions(text: str, problems: list[tuple[int, str]]) -> Iterator[Instru
                 document, at = _here_document(lines, at, match)
                 heredocs.append(document)
         if word not in INSTRUCTIONS:
-            problems.append((start + 1, f"{raw.split()[0]!r} is no instruction"))
+            problems.append((start + 1, f"{raw.split()[0]!r} is not an instruction"))
             continue
         yield _instruction(raw, start + 1, tuple(heredocs))
 

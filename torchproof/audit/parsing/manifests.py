@@ -12,7 +12,7 @@ import yaml
 _SCRIPT_KEYS = frozenset({"run", "script", "before_script", "after_script", "commands", "cmds"})
 _ENV_KEYS = ("env", "environment", "variables")
 DEPTH_LIMIT = 200
-"""Nesting that is followed; deeper YAML is no manifest."""
+"""Nesting that is followed; deeper YAML is not a manifest."""
 
 
 class Mapped(dict[str, Any]):

@@ -23,7 +23,7 @@ from torchproof.audit.parsing.shell_command import Command
 from torchproof.errors import InputError
 
 SIZE_LIMIT = 1024 * 1024
-"""Bytes above which a file is no recipe."""
+"""Bytes above which a file is not a recipe."""
 FILE_LIMIT = 2000
 SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
 _SHELL_SUFFIXES = frozenset({".sh", ".bash", ".sbatch", ".slurm", ".job", ".batch", ".pbs", ".sub"})
@@ -51,7 +51,7 @@ class TextKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ShellUse:
-    """One command of one file, the variables known where it stands, and (in a Dockerfile) its base.
+    """One command of one file, the variables known there, and (in a Dockerfile) its base.
 
     `base` and `platform` are "" outside of Dockerfiles; `where` is `file:line`.
     """

@@ -207,7 +207,7 @@ def _symbols(
 
 
 def _symbol_count(elf: ElfFile, tags: Mapping[int, int]) -> int:
-    """Return the length of the symbol table, which only the hash tables tell."""
+    """Return the length of the symbol table, which only the hash tables give."""
     if DT_HASH in tags:
         _, count = elf.unpack("II", elf.offset(tags[DT_HASH]))
     elif DT_GNU_HASH in tags:

@@ -111,7 +111,7 @@ def _code(name: str, data: bytes | mmap) -> Detail:
 
 
 def _device_code(data: bytes | mmap) -> list[tuple[int, int]] | None:
-    """Return where device code may stand, to keep gigabytes unread; None is everywhere.
+    """Return where device code may be, so that gigabytes need not be read; None is everywhere.
 
     Libraries without a fatbin section have none. cuFFT has a small one, and most of its code in
     plain data: where the section is not most of the file, all of it is searched.

@@ -37,7 +37,7 @@ Scan = Callable[[], LayerScan]
 def open_directory(root: Path) -> ImageFacts:
     """Take the facts of an unpacked root or, if it holds `pyvenv.cfg`, of an environment.
 
-    An environment stands at its own path; what it needs from outside is the machine's. Raises
+    An environment is at its own path; what it needs from outside is the machine's. Raises
     InputError if there is no such directory.
     """
     if not root.is_dir():

@@ -14,7 +14,7 @@ GPU_KEYS = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/pgpu")
 
 
 def kubernetes_launches(path: str, document: Mapped) -> Iterator[Launch]:
-    """Yield the containers of every pod (template) in a manifest; none for what is no manifest."""
+    """Yield the containers of every pod (template) in a manifest; none for anything else."""
     if "apiVersion" not in document or "kind" not in document:
         return
     metadata = document.get("metadata")

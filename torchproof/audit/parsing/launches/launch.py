@@ -32,7 +32,7 @@ class Starter(StrEnum):
 class Launch:
     """One container as it is started. `what` names it for a reader, `where` is `file:line`.
 
-    `gpus` is a number, `ALL`, or None where none are asked for. `shm` is bytes of /dev/shm,
+    `gpus` is a number, `ALL`, or None where none are requested. `shm` is bytes of /dev/shm,
     `UNKNOWN_SIZE`, or None for the default of 64 MiB. `user` is as written, "" for the image's own.
     `commands` are what runs inside, `shell` whether a shell starts them.
     """

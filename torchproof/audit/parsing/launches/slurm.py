@@ -65,7 +65,7 @@ def _launch(text: TextFile, use: ShellUse, asked: Mapping[str, str]) -> Launch:
 
 
 def _gpus(step: Mapping[str, str]) -> int | None:
-    """Return the GPUs of one node; None where none are asked for or a variable says."""
+    """Return the GPUs of one node; None where none are requested or a variable decides."""
     tasks = _tasks(step)
     for name in _GPUS:
         value = step.get(name)

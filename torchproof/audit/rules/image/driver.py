@@ -45,11 +45,11 @@ def compat_first(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     compat = {
         folder: version for folder, version in places.items() if "compat" in folder.split("/")
     }
-    told = False
+    reported = False
     for folder, path in conf_directories(facts):
         real = facts.resolve(folder) or folder
         if real in compat or "compat" in folder.split("/"):
-            told = True
+            reported = True
             early = posixpath.basename(path) <= DRIVER_CONF
             version = compat.get(real) or "of the toolkit"
             branch = version.split(".")[0] if version[0].isdigit() else ""
@@ -67,13 +67,13 @@ def compat_first(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     for folder in facts.env.get("LD_LIBRARY_PATH", "").split(":"):
         real = facts.resolve(folder) or folder
         if folder and (real in compat or "compat" in folder.split("/")):
-            told = True
+            reported = True
             yield rule.error(
                 f"ENV LD_LIBRARY_PATH has {folder}: compat libcuda "
                 f"{compat.get(real, '')} wins over every host's driver (error 803 on newer ones)",
                 where="ENV LD_LIBRARY_PATH",
             )
-    if not told:
+    if not reported:
         for folder, version in compat.items():
             yield rule.note(
                 f"{folder} holds forward-compatibility libraries {version}; nothing puts them "

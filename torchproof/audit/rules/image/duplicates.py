@@ -175,7 +175,7 @@ RULES: Final = rules_of(
     (
         "library",
         second_library,
-        "The base's NCCL, cuDNN or CUDA lies beside torch's own: wasted bytes, or the wrong one.",
+        "The base's NCCL, cuDNN or CUDA is beside torch's own: wasted bytes, or the wrong one.",
         "start from a base without CUDA: the wheels of torch bring all that it needs",
         "pytorch/pytorch#116696, #122571",
     ),

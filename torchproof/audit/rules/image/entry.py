@@ -203,7 +203,7 @@ RULES: Final = rules_of(
     (
         "reachable",
         reachable,
-        "The image works as root, and for nobody else.",
+        "The image works as root only.",
         "install the interpreter outside of /root (UV_PYTHON_INSTALL_DIR), or open the folder",
         "path_resolution(7)",
     ),

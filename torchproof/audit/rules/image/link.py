@@ -39,12 +39,12 @@ def _expected(facts: ImageFacts, name: str) -> bool:
 
 def missing_libraries(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     """Find NEEDED libraries that nothing provides."""
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for root in facts.derived(links):
         for user, name in root.process.missing:
-            if (user.path, name) in told or not _expected(facts, name):
+            if (user.path, name) in reported or not _expected(facts, name):
                 continue
-            told.add((user.path, name))
+            reported.add((user.path, name))
             message = f"{posixpath.basename(user.path)} needs {name}, which the image does not have"
             if root.certain:
                 yield rule.error(message, where=user.path)
@@ -54,15 +54,15 @@ def missing_libraries(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
 
 def missing_symbols(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     """Find undefined symbols that no library of the process defines."""
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     owner = facts.derived(owners)
     for root in facts.derived(links):
         absent = {name for _, name in root.process.missing}
         for gap in unresolved(root.process):
             key = (gap.user.path, gap.provider)
-            if key in told or _excused(gap, absent, root):
+            if key in reported or _excused(gap, absent, root):
                 continue
-            told.add(key)
+            reported.add(key)
             message = _symbol_message(gap, root.process, owner)
             if root.certain and gap.provider:
                 yield rule.error(message, where=gap.user.path, fix=_symbol_fix(gap, rule))
@@ -93,7 +93,7 @@ def _symbol_message(gap: Unresolved, process: Process, owner: Mapping[str, str])
 def old_abi(gap: Unresolved) -> bool:
     """Tell whether an extension was built with `_GLIBCXX_USE_CXX11_ABI=0` for a torch that was not.
 
-    In mangled names the old `std::string` is `Ss`, the new one lies in `std::__cxx11`.
+    In mangled names the old `std::string` is `Ss`, the new one is in `std::__cxx11`.
     """
     return any(
         symbol.name.startswith("_Z") and "Ss" in symbol.name and "__cxx11" not in symbol.name
@@ -120,16 +120,16 @@ def _new_abi(gap: Unresolved) -> bool:
 
 def missing_versions(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     """Find symbol versions that the library that is found does not have."""
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for root in facts.derived(links):
         for user in root.process.objects.values():
             for name, versions in user.elf.version_needs.items():
                 found = root.process.by_name.get(name)
-                if found is None or (user.path, name) in told or not found.elf.version_defs:
+                if found is None or (user.path, name) in reported or not found.elf.version_defs:
                     continue
                 lacking = sorted(versions - found.elf.version_defs, key=_natural)
                 if lacking:
-                    told.add((user.path, name))
+                    reported.add((user.path, name))
                     yield _version_finding(rule, user, found, lacking)
 
 
@@ -168,18 +168,18 @@ def outranked(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     loader = Loader(facts)
     if not loader.library_path:
         return
-    told: set[str] = set()
+    reported: set[str] = set()
     value = facts.env.get("LD_LIBRARY_PATH", "")
     without = Loader(facts, library_path=())
     for path, elf in facts.elves.items():
         names = [*elf.needed, *sorted(elf.mentions)]
         asking = Loaded(path=path, elf=elf)
         for name in names:
-            if name in told or not elf.runpath:
+            if name in reported or not elf.runpath:
                 continue
             mine, theirs = without.find(name, asking), loader.find(name, asking)
             if mine and theirs and mine.path != theirs.path and mine.via == "RUNPATH":
-                told.add(name)
+                reported.add(name)
                 yield rule.error(
                     f"ENV LD_LIBRARY_PATH={value} contains {name} ({theirs.path}), which outranks "
                     f"{mine.path}: {posixpath.basename(path)} names its own by RUNPATH, which is "
@@ -191,16 +191,16 @@ def outranked(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
 def split_cudnn(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     """Find cuDNN sub-libraries that would be opened from another cuDNN, or from nowhere."""
     loader = Loader(facts)
-    told: set[str] = set()
+    reported: set[str] = set()
     owner = facts.derived(owners)
     for path, elf in facts.elves.items():
         if not posixpath.basename(path).startswith("libcudnn"):
             continue
         folder = posixpath.dirname(path)
         for name in sorted(elf.mentions):
-            if name in told or facts.lookup(f"{folder}/{name}"):
+            if name in reported or facts.lookup(f"{folder}/{name}"):
                 continue
-            told.add(name)
+            reported.add(name)
             who = owner.get(path, folder)
             found = loader.find(name, Loaded(path=path, elf=elf))
             if found and posixpath.dirname(found.path) != folder:
@@ -219,7 +219,7 @@ def split_cudnn(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
 
 
 def rdma_libraries(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
-    """Find an image that was asked for InfiniBand and lacks what NCCL opens for it."""
+    """Find an image that is to have InfiniBand and lacks what NCCL opens for it."""
     asked = (facts.lock is not None and facts.lock.rdma) or (
         facts.cell is not None and facts.cell.rdma
     )

@@ -167,7 +167,7 @@ def platform_tags(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
 
 
 def unstable(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
-    """Find a torch that is no release: nightlies are deleted from their index."""
+    """Find a torch that is not a release: nightlies are deleted from their index."""
     torch = facts.torch
     if torch is not None and version_of(torch.version).is_devrelease:
         yield rule.warning(
@@ -177,7 +177,7 @@ def unstable(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
 
 
 def constraints(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
-    """Find constraints of pip that the base sets for every later install."""
+    """Find pip constraints that the base sets for every later install."""
     named = facts.env.get("PIP_CONSTRAINT", "")
     path = named or "/etc/pip/constraint.txt"
     if named or facts.lookup(path):
@@ -228,7 +228,7 @@ RULES: Final = rules_of(
         torch_build,
         "torch of the wrong CUDA, or of none: `torch.cuda.is_available()` is False, or extensions "
         "fail.",
-        "install torch from the index of the CUDA that was asked for, as the last step",
+        "install torch from the index of the requested CUDA, as the last step",
         "pytorch/pytorch#160162, LMCache/LMCache#3400",
     ),
     (

@@ -112,7 +112,7 @@ def _satisfies(wanted: Requirement, found: Distribution) -> bool:
 
 
 def version_of(text: str) -> Version:
-    """Parse a version; one that is none counts as 0."""
+    """Parse a version; an invalid one counts as 0."""
     try:
         return Version(text)
     except InvalidVersion:

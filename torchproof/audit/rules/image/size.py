@@ -52,11 +52,11 @@ def layer_limit(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     for name, size, packed in sizes:
         over = [limit for limit in LIMITS if size > limit.size]
         if over:
-            told = "; ".join(f"{limit.registry} takes {limit.size / GB:.0f} GB" for limit in over)
+            takes = "; ".join(f"{limit.registry} takes {limit.size / GB:.0f} GB" for limit in over)
             state = "" if packed else " before compression"
             report = rule.error if packed and len(over) == len(LIMITS) else rule.warning
             yield report(
-                f"layer {name[:60]} has {size / GB:.1f} GB{state}: {told}", where=name[:60]
+                f"layer {name[:60]} has {size / GB:.1f} GB{state}: {takes}", where=name[:60]
             )
 
 

@@ -151,12 +151,12 @@ def revoked_key(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     """Find `apt-get update` over a base whose CUDA repository is signed with the revoked key."""
     limits = base_images()["revoked_key_before"]
     for text in facts.texts:
-        told: set[int] = set()
+        reported: set[int] = set()
         uses = [use for use in shell_uses(text) if use.stage >= 0]
         for use in uses:
             reference = parse_reference(use.base)
             limit = limits.get(reference.repository) if reference else None
-            if reference is None or limit is None or use.stage in told:
+            if reference is None or limit is None or use.stage in reported:
                 continue
             if reference.version is None or reference.version >= Version(limit["version"]):
                 continue
@@ -164,9 +164,9 @@ def revoked_key(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
             if re.search(
                 r"(cuda|nvidia-ml)[\w*.-]*\.list|cuda-keyring|3bf863cc|sources\.list\.d", words
             ):
-                told.add(use.stage)
+                reported.add(use.stage)
             elif use.command.name in ("apt", "apt-get") and "update" in use.command.words:
-                told.add(use.stage)
+                reported.add(use.stage)
                 yield rule.error(
                     f"{reference.text} has a CUDA apt repository signed with the revoked key "
                     "7fa2af80: `apt-get update` fails with NO_PUBKEY A4B469963BF863CC",
@@ -221,7 +221,7 @@ RULES: Final = rules_of(
     (
         "floating",
         floating,
-        "The same Dockerfile gives another image tomorrow, and nobody changed a line.",
+        "The same Dockerfile gives a different image tomorrow, although no line changed.",
         "pin the base as name:tag@sha256:…",
         "NVIDIA/nvidia-container-toolkit#152, ray-project/ray#41080",
     ),

@@ -194,7 +194,7 @@ RULES: Final = rules_of(
     (
         "guessed-tag",
         guessed_tag,
-        "An old image is used for months, and nobody notices.",
+        "An old image is used for months without anyone noticing.",
         "pin a version; to choose by version use `sort -V`, and write the result down",
         "llm-d/llm-d-benchmark#1573",
     ),

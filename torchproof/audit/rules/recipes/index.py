@@ -59,7 +59,7 @@ def _published(known: Facts) -> list[str]:
 
 
 def unpublished(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
-    """Find a CUDA that upstream does not publish, at all or for the torch that is asked for."""
+    """Find a CUDA that upstream does not publish, at all or for the requested torch."""
     known = load_facts()
     for install in facts.derived(installs):
         whole = with_files(install, facts)

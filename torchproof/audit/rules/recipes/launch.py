@@ -31,7 +31,7 @@ def unreadable(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     for text in facts.texts:
         _, problem = yaml_of(text)
         if problem and "{{" not in text.text:
-            yield rule.warning(f"is no valid YAML: {problem}", where=text.path)
+            yield rule.warning(f"is not valid YAML: {problem}", where=text.path)
         elif problem:
             yield rule.note("is a template, not YAML: audit what it renders", where=text.path)
 

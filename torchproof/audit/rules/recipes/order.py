@@ -44,7 +44,7 @@ _LOCK_COMMANDS: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def volatile_above_heavy(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
-    """Find what differs in every build and stands above a step that downloads gigabytes."""
+    """Find what differs in every build and comes before a step that downloads gigabytes."""
     for path, stage in stages(facts):
         heavy = {
             install.use.command.line: install
@@ -59,7 +59,7 @@ def volatile_above_heavy(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
             reason = _changes_each_time(instruction, variables)
             if below and reason:
                 yield rule.warning(
-                    f"{reason}, and stands above the install in line {below[0]}: that layer and "
+                    f"{reason}, and comes before the install in line {below[0]}: that layer and "
                     "all below it are new in every build",
                     where=f"{path}:{instruction.line}",
                 )

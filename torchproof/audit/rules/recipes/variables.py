@@ -75,13 +75,13 @@ def lost_argument(rule: Rule, facts: ImageFacts) -> Iterator[Finding]:
     for text in facts.texts:
         parsed = dockerfile_of(text)
         for stage in parsed.stages if parsed else ():
-            told: set[str] = set()
+            reported: set[str] = set()
             for instruction, seen in stage.scopes():
                 name = _unseen(instruction, parsed.args if parsed else {}, seen)
-                if name and name not in told and name not in known_environment(stage.root):
-                    told.add(name)
+                if name and name not in reported and name not in known_environment(stage.root):
+                    reported.add(name)
                     yield rule.error(
-                        f"{name} is empty here: its ARG stands above FROM, and the stage does not "
+                        f"{name} is empty here: its ARG comes before FROM, and the stage does not "
                         "declare it",
                         where=f"{text.path}:{instruction.line}",
                     )
