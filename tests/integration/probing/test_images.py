@@ -10,11 +10,10 @@ import pytest
 
 from tests.integration.needs import needs
 from torchproof._process import RunResult
-from torchproof.assemble.cell import image_name
+from torchproof.assemble.target import image_name
 from torchproof.engines.assembling import AssemblingEngine
 from torchproof.engines.docker import DockerEngine
 from torchproof.engines.engine import Engine, RunSpec
-from torchproof.image.layers import make_plan
 from torchproof.index.indexes import Indexes, cache_dir
 from torchproof.index.wheel_store import WheelStore
 from torchproof.model.lock import Lock
@@ -61,9 +60,8 @@ def results(
     engine: DockerEngine, tmp_path: Path, names: str, **changes: object
 ) -> dict[str, ProbeResult]:
     lock = read_lock(lock_path(CELL))
-    plan = make_plan(lock)
-    built = engine.find(plan, lock) or engine.build(
-        plan, lock, folder=lock_path(CELL).parent, log=tmp_path / "log"
+    built = engine.find(lock) or engine.build(
+        lock, folder=lock_path(CELL).parent, log=tmp_path / "log"
     )
     runner = Changed(engine, **changes)
     trial = open_trial(runner, built, lock, folder=PROBES, reports=tmp_path)
@@ -82,10 +80,9 @@ def test_an_assembled_image_gives_every_outcome_of_the_built_one(
     real_engine: DockerEngine, tmp_path: Path
 ) -> None:
     lock = read_lock(lock_path(CELL))
-    plan = make_plan(lock)
     log = tmp_path / "log"
-    of_docker = real_engine.find(plan, lock) or real_engine.build(
-        plan, lock, folder=lock_path(CELL).parent, log=log
+    of_docker = real_engine.find(lock) or real_engine.build(
+        lock, folder=lock_path(CELL).parent, log=log
     )
     assembling = AssemblingEngine(
         engine=real_engine,
@@ -95,7 +92,7 @@ def test_an_assembled_image_gives_every_outcome_of_the_built_one(
         slim_only=False,
         layouts=tmp_path / "oci",
     )
-    assembled = assembling.build(plan, lock, folder=tmp_path, log=log)
+    assembled = assembling.build(lock, folder=tmp_path, log=log)
     try:
         expected = outcomes(real_engine, of_docker, lock, tmp_path / "docker")
         assert outcomes(assembling, assembled, lock, tmp_path / "assembled") == expected
