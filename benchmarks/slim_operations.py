@@ -91,7 +91,7 @@ def prune_all(root: Path, gpu: str) -> list[dict[str, Any]]:
 
 
 def prune_one(path: Path, gpu: str, root: Path) -> dict[str, Any]:
-    from torchproof.assemble.layer.prune import Pruner
+    from torchproof.assemble.layer.slim import Pruner
 
     pruner = Pruner([gpu], size=path.stat().st_size)
     draft = path.with_name(path.name + ".slim")

@@ -15,7 +15,7 @@ from torchproof.assemble.layer.base_layers import (
     read_base_files,
 )
 from torchproof.assemble.layer.installation import Installation, Installed, install
-from torchproof.assemble.layer.prune import Pruner
+from torchproof.assemble.layer.slim import Pruner
 from torchproof.assemble.layer.stream import LayerStream, Transform
 from torchproof.assemble.layer.wheel_file import open_wheel
 from torchproof.assemble.recipes import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from torchproof.assemble.layer.prune import COMPRESSION, require_served
+from torchproof.assemble.layer.slim import COMPRESSION, require_served
 from torchproof.assemble.layer_facts import recipe_key
 from torchproof.errors import CellError
 from torchproof.image.config import ImageConfig, image_config

@@ -17,7 +17,7 @@ from isal import isal_zlib
 from torchproof.assemble.layer import gzip_members as gzipped
 from torchproof.assemble.layer import tar_headers as tarball
 from torchproof.assemble.layer.installation import Installation, Installed, record, record_hash
-from torchproof.assemble.layer.prune import LEVEL
+from torchproof.assemble.layer.slim import LEVEL
 from torchproof.assemble.layer.wheel_file import DEFLATED, Member
 from torchproof.assemble.layer.wheel_reader import (
     CHUNK,
@@ -31,7 +31,7 @@ from torchproof.assemble.layer.wheel_reader import (
 
 
 class Transform(Protocol):
-    """Changes a file's content in the stream without changing its size (`prune.Pruner`)."""
+    """Changes a file's content in the stream without changing its size (`slim.Pruner`)."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Take bytes, yield those that are ready."""

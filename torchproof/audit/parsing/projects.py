@@ -9,7 +9,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from torchproof.audit.facts import TextFile
-from torchproof.audit.parsing.install import Install
+from torchproof.audit.parsing.install_request import Install
 
 
 def project_installs(text: TextFile) -> tuple[Install, ...]:

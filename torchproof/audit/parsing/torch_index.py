@@ -10,9 +10,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from torchproof.audit.facts import ImageFacts
+from torchproof.audit.parsing.find_installs import installs, with_files
 from torchproof.audit.parsing.image_references import parse_reference
-from torchproof.audit.parsing.install import Install
-from torchproof.audit.parsing.installs import installs, with_files
+from torchproof.audit.parsing.install_request import Install
 
 _BACKEND = re.compile(
     r"/whl/(?:(?P<channel>nightly|test)/)?(?P<cuda>cu\d{2,3}|cpu|rocm[\d.]+|xpu)\b"

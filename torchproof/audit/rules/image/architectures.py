@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from torchproof.assemble.layer.fatbin import sort_architectures
-from torchproof.assemble.layer.prune import serves
+from torchproof.assemble.layer.slim import serves
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.rule import Rule, rules_of
 from torchproof.model.platforms import AMD64

@@ -10,8 +10,8 @@ from packaging.version import Version
 
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.parsing.dockerfile import Stage
+from torchproof.audit.parsing.find_installs import installs, with_files
 from torchproof.audit.parsing.image_references import Reference, base_images, parse_reference
-from torchproof.audit.parsing.installs import installs, with_files
 from torchproof.audit.parsing.stages import stages
 from torchproof.audit.parsing.texts import shell_uses
 from torchproof.audit.parsing.words import option_values

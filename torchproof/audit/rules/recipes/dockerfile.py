@@ -11,8 +11,8 @@ from packaging.utils import canonicalize_name
 
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.parsing.dockerfile import Instruction
-from torchproof.audit.parsing.install import TORCH_FAMILY, Install, requirement
-from torchproof.audit.parsing.installs import installs
+from torchproof.audit.parsing.find_installs import installs
+from torchproof.audit.parsing.install_request import TORCH_FAMILY, Install, requirement
 from torchproof.audit.parsing.texts import dockerfile_of, shell_uses
 from torchproof.audit.rule import Rule, rules_of
 from torchproof.model.results import Finding

@@ -9,9 +9,9 @@ from typing import Final
 from packaging.version import Version
 
 from torchproof.audit.facts import ImageFacts
+from torchproof.audit.parsing.find_installs import installs, with_files
 from torchproof.audit.parsing.image_references import base_images, parse_reference
-from torchproof.audit.parsing.install import Install
-from torchproof.audit.parsing.installs import installs, with_files
+from torchproof.audit.parsing.install_request import Install
 from torchproof.audit.parsing.torch_index import (
     backend,
     base_cuda,

@@ -10,8 +10,8 @@ from typing import Final
 
 from torchproof.audit.facts import ImageFacts
 from torchproof.audit.parsing.dockerfile import Instruction, Stage
-from torchproof.audit.parsing.install import Install
-from torchproof.audit.parsing.installs import installs
+from torchproof.audit.parsing.find_installs import installs
+from torchproof.audit.parsing.install_request import Install
 from torchproof.audit.parsing.shell_command import Command
 from torchproof.audit.parsing.stages import stages
 from torchproof.audit.parsing.texts import run_commands

@@ -10,7 +10,7 @@ from functools import lru_cache
 from packaging.utils import canonicalize_name
 
 from torchproof.audit.facts import ImageFacts, TextFile
-from torchproof.audit.parsing.install import TORCH_FAMILY, Install
+from torchproof.audit.parsing.install_request import TORCH_FAMILY, Install
 from torchproof.audit.parsing.projects import project_installs
 from torchproof.audit.parsing.texts import ShellUse, TextKind, kind_of, shell_uses
 from torchproof.audit.parsing.words import expand

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.unit.assemble.assembling import assemble, slim, tiny_base, tiny_lock
 from tests.unit.assemble.test_builder import read_layout, tree
 from tests.unit.wheels import record_line
-from torchproof.assemble.layer import prune as prune_module
-from torchproof.assemble.layer.prune import Pruner, require_served, serves, target_of
+from torchproof.assemble.layer import slim as prune_module
+from torchproof.assemble.layer.slim import Pruner, require_served, serves, target_of
 from torchproof.assemble.layout_destination import LayoutDestination
 from torchproof.errors import HostError, InputError
 
