@@ -104,7 +104,7 @@ def test_plan_says_that_a_lock_is_out_of_date(desk: Desk) -> None:
     desk.write(options={"rdma": True})
     (cell,) = json.loads(desk.run("plan", "--json", "--only", "2.9.1-cu130").stdout)["cells"]
     assert "out of date" in cell["reason"]
-    assert "anew" in desk.run("lock", "--only", "2.9.1-cu130").stdout
+    assert "locked (rdma was False, is True)" in desk.run("lock", "--only", "2.9.1-cu130").stdout
 
 
 def test_a_lock_that_is_broken_fails_its_cell_and_upgrade_mends_it(desk: Desk) -> None:

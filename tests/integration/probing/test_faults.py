@@ -331,4 +331,4 @@ def test_a_limit_of_processes_that_is_too_small_is_named(common: Path) -> None:
     assert done.stdout, done.stderr
     answer = json.loads(done.stdout)
     assert answer["code"] == "pids_limit"
-    assert "limit of processes and threads is 40" in answer["message"]
+    assert "limit on processes and threads is 40" in answer["message"]
