@@ -1,1 +1,1 @@
-"""Images straight from wheels, without a daemon; `cell.build_cell` is the way in."""
+"""Images straight from wheels, without a daemon; start reading at `build_image.py`."""

@@ -110,7 +110,7 @@ def install_failure(lock: Lock, output: str) -> TorchproofError:
         return HostError(f"{lock.cell}: the disk is full", fix="free some space and run again")
     if _HASH.search(text):
         return IntegrityError(
-            f"{subject} has not the sha256 that the lock promises{_hashes(text)}",
+            f"{subject} does not have the sha256 that the lock promises{_hashes(text)}",
             fix="do not use this file; if the index changed it on purpose, lock the cell again",
         )
     if _BROKEN.search(text):

@@ -269,7 +269,7 @@ def _failure(stderr: str) -> CellError | IndexUnreachableError:
         return CellError(
             f"no wheels fit: {stderr}", fix="change the versions that the cell asks for"
         )
-    return CellError(f"uv cannot resolve it: {stderr}", fix="mend what uv names")
+    return CellError(f"uv cannot resolve it: {stderr}", fix="correct what uv names")
 
 
 def _last_cause(stderr: str) -> str:

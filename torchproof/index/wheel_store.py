@@ -70,7 +70,7 @@ class WheelStore:
         return self._urls[key]
 
     def look_up(self, wheels: Iterable[LockedWheel]) -> None:
-        """Ask the indexes for the URLs of many wheels at once, in as few questions as can be."""
+        """Ask the indexes for the URLs of many wheels at once, in as few requests as possible."""
         groups: dict[tuple[str, str], list[LockedWheel]] = {}
         for wheel in wheels:
             if (wheel.index, wheel.filename) in self._urls:

@@ -54,7 +54,7 @@ def why_outdated(lock: Lock, cell: Cell, index: str) -> str:
             return f"{name} was {getattr(lock, name)!r}, is {value!r}"
     base = (lock.base.image, lock.base.bootstrap, lock.base.packages)
     if base != (cell.base.image, cell.base.bootstrap, cell.base.packages):
-        return "the base is another"
+        return "the base differs"
     for title, value in (("cudnn", cell.cudnn), ("nccl", cell.nccl)):
         if value is not None and getattr(lock, title) != value:
             return f"{title} was {getattr(lock, title)}, is {value}"

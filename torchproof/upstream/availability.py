@@ -95,7 +95,7 @@ def _lacking(cell: Cell, facts: Facts) -> NotTried | None:
         f"{_and(lost)}; it has {_and(archs)}",
         source=facts.cite(build.pins_from),
         nearest=nearest_serving(cell, facts),
-        fix="take a nearest cell, or leave these out of `gpus`",
+        fix="take one of the nearest cells, or leave these out of `gpus`",
     )
 
 
@@ -113,7 +113,7 @@ def _torch(cell: Cell, facts: Facts, live: IndexOffers, *, wheelhouse: bool) -> 
     home, own = home_of(cell, facts), f"pytorch/{cell.cuda}"
     for alias in dict.fromkeys((home, PYPI, own)):
         if offer in live.offers.get(alias, ()):
-            note = "" if known else f"the index `{alias}` has it, though the data has not"
+            note = "" if known else f"the index `{alias}` has it, though the data does not list it"
             return Availability(index=alias, note=note)
     verdict = _not_offered(cell, facts, live, (home, own))
     note = _remark(cell, facts) if verdict is None else ""
@@ -139,7 +139,7 @@ def _not_offered(
         )
     if not known:
         also = aliases[1] in live.offers
-        return _never(cell, facts, f" (so says the index `{aliases[1]}`, too)" if also else "")
+        return _never(cell, facts, f" (the index `{aliases[1]}` agrees)" if also else "")
     if not asked:
         return None
     have = "has" if len(asked) == 1 else "have"
@@ -149,7 +149,7 @@ def _not_offered(
         f"for {_target(cell)}, though the data says it was published; the index overrules it",
         source=f"index `{asked[-1]}`",
         nearest=nearest_cells(cell, facts),
-        fix="take a nearest cell, or check `indexes:` in matrix.yaml",
+        fix="take one of the nearest cells, or check `indexes:` in matrix.yaml",
     )
 
 
@@ -175,28 +175,26 @@ def _never(cell: Cell, facts: Facts, said: str) -> NotTried:
         reason=f"torch {cell.torch} for CUDA {cell.cuda_version} has no wheel {what}{said}",
         source=facts.cite(build.sources),
         nearest=nearest_cells(cell, facts),
-        fix="take a nearest cell, or bring a wheel of your own as `wheelhouse:`",
+        fix="take one of the nearest cells, or provide your own wheel through `wheelhouse:`",
     )
 
 
 def _no_cuda(cell: Cell, facts: Facts, said: str) -> NotTried:
     minor = minor_of(cell.torch)
     release = facts.release(cell.torch)
-    has = _builds(release) if release else "no CUDA build that is known"
+    has = _builds(release) if release else "no known CUDA build"
     reason = (
         f"torch {cell.torch} was never published for CUDA {cell.cuda_version}: it has {has}{said}"
     )
     sources = _absence(cell, facts)
     if not sources:
-        reason = (
-            f"no source shows a torch {cell.torch} for CUDA {cell.cuda_version}: known is {has}"
-        )
+        reason = f"no source shows a torch {cell.torch} for CUDA {cell.cuda_version}; it has {has}"
         sources = tuple(
             key for build in (release.builds.values() if release else ()) for key in build.sources
         )
         reason += said
     cited = facts.cite(sources)
-    fix = "take a nearest cell, or bring a wheel that you built as `wheelhouse:`"
+    fix = "take one of the nearest cells, or provide a wheel that you built through `wheelhouse:`"
     for gate in facts.source_build:
         if gate.covers(cell.torch) and Version(cell.cuda_version) < Version(gate.minimum):
             reason += (
@@ -204,7 +202,7 @@ def _no_cuda(cell: Cell, facts: Facts, said: str) -> NotTried:
                 f'{gate.minimum} ("{gate.message}")'
             )
             cited += f"; {gate.where}"
-            fix = "take a nearest cell"
+            fix = "take one of the nearest cells"
     return NotTried(
         state=State.UNAVAILABLE,
         reason=reason,

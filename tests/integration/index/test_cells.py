@@ -259,7 +259,7 @@ def test_a_live_index_overrules_the_data_and_the_difference_is_told(bench: Bench
     bench.index.shelves = shelves
     found = bench.survey()
     assert found["2.9.1-cu121-py311"].verdict is None
-    assert "though the data has not" in found["2.9.1-cu121-py311"].availability.note
+    assert "though the data does not list it" in found["2.9.1-cu121-py311"].availability.note
     gone = found["2.7.1-cu118-py311"].verdict
     assert gone is not None
     assert gone.state == State.UNAVAILABLE
@@ -284,7 +284,7 @@ def test_a_newer_patch_on_the_index_is_the_newest_patch(bench: Bench) -> None:
     bench.write(torch="2.9", cuda="cu128")
     found = bench.survey()
     assert list(found) == ["2.9.2-cu128-py311"]
-    assert "though the data has not" in found["2.9.2-cu128-py311"].availability.note
+    assert "though the data does not list it" in found["2.9.2-cu128-py311"].availability.note
     assert bench.locked("2.9.2-cu128-py311").torch == "2.9.2"
 
 

@@ -35,7 +35,7 @@ FAILURES: list[tuple[str, type[TorchproofError], str]] = [
         f"  × Failed to download `{PIN}`\n  ╰─▶ Hash mismatch for `{PIN}`\n\n"
         f"      Expected:\n        sha256:{PROMISED}\n\n      Computed:\n        sha256:{CAME}\n",
         IntegrityError,
-        f"{TORCH.filename} has not the sha256 that the lock promises (promised {PROMISED}",
+        f"{TORCH.filename} does not have the sha256 that the lock promises (promised {PROMISED}",
     ),
     (
         f"  × Failed to download `{PIN}`\n  ├─▶ Failed to extract archive: {TORCH.filename}\n"

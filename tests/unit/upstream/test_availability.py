@@ -116,7 +116,7 @@ def test_a_live_index_overrules_the_data_both_ways() -> None:
     )
     found = judge(_cell("2.9.1", "cu121"), FACTS, has)
     assert found.verdict is None
-    assert "though the data has not" in found.note
+    assert "though the data does not list it" in found.note
     lost = IndexOffers(offers={"pytorch/cu118": frozenset()})
     verdict = _verdict(judge(_cell("2.7.1", "cu118"), FACTS, lost))
     assert verdict.state == State.UNAVAILABLE
