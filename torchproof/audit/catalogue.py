@@ -69,7 +69,7 @@ def markdown() -> str:
 
 
 def _limits() -> list[str]:
-    """Return what files cannot say, from facts/audit_limits.yaml."""
+    """Return what files cannot say, from upstream/data/audit_limits.yaml."""
     lines = [
         f"- **{item['what']}**: {item['why']}. Instead: {item['instead']}."
         for item in read_data("audit_limits")

@@ -1,4 +1,4 @@
-"""What known messages mean: a table of patterns, as data with sources (facts/diagnosis.yaml)."""
+"""What known messages mean: a table of patterns, as data with sources (upstream/data/)."""
 
 from __future__ import annotations
 

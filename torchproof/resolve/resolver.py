@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from torchproof.errors import CellError, IntegrityError
@@ -266,11 +265,3 @@ def _check(cell: Cell, lock: Lock) -> None:
             f"{cell.id}: the torch {cell.torch} of `{torch.index}` is not {cell.cuda}: {other}",
             fix="check `indexes:` in matrix.yaml, or what the index serves",
         )
-
-
-def requirement_name(text: str) -> str | None:
-    """Return the normalised name of a requirement; None if it is not valid."""
-    try:
-        return canonicalize_name(Requirement(text).name)
-    except InvalidRequirement:
-        return None

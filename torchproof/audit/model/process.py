@@ -18,7 +18,6 @@ SITE: Final = re.compile(
 )
 PLUGIN: Final = re.compile(r"^libnccl-(net|tuner|profiler)[\w-]*\.so")
 """Loaded by NCCL itself, so that nothing in the image names them."""
-PROGRAM_FOLDERS: Final = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin")
 
 
 @dataclass(frozen=True, slots=True)

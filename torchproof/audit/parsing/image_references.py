@@ -71,7 +71,7 @@ def parse_reference(text: str) -> Reference | None:
 
 @cache
 def base_images() -> Mapping[str, Any]:
-    """Return the content of facts/base_images.yaml."""
+    """Return the content of upstream/data/base_images.yaml."""
     data: dict[str, Any] = read_data("base_images")
     return data
 
